@@ -1,0 +1,41 @@
+"""The typed, immutable form of a model inside the host."""
+
+from mcugrad.graph.types import (
+    Activation,
+    Add,
+    AvgPool,
+    Conv2D,
+    Dequantize,
+    DwConv2D,
+    Graph,
+    Linear,
+    Mean,
+    Op,
+    OpKind,
+    Pad,
+    Quant,
+    Quantize,
+    Reshape,
+    Softmax,
+    Tensor,
+)
+
+__all__ = [
+    "Activation",
+    "Add",
+    "AvgPool",
+    "Conv2D",
+    "Dequantize",
+    "DwConv2D",
+    "Graph",
+    "Linear",
+    "Mean",
+    "Op",
+    "OpKind",
+    "Pad",
+    "Quant",
+    "Quantize",
+    "Reshape",
+    "Softmax",
+    "Tensor",
+]

@@ -1,0 +1,1 @@
+"""The binary plan: its table of step kinds, its codec."""
