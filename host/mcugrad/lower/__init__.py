@@ -1,0 +1,1 @@
+"""Graph and scheme to steps."""
