@@ -144,7 +144,7 @@ OpKind = Conv2D | DwConv2D | Linear | AvgPool | Mean | Add | Softmax | Pad | Res
 class Op:
     """One operation. ``inputs`` and ``outputs`` are indices into Graph.tensors; a missing bias is not listed.
 
-    ``name`` is unique. The layers that have weights are named by kind and a counter of that kind, in graph order: conv_0, conv_1, dwconv_0, linear_0.
+    ``name`` is unique: the kind and a counter of that kind, in graph order: conv_0, conv_1, dwconv_0, linear_0.
     """
 
     name: str

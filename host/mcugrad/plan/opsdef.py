@@ -90,7 +90,7 @@ class StepKind:
 
         Raises PlanError where a name is missing or unknown, a value out of range or a NEED false.
         """
-        names = {f.name for f in (*self.scalars, *self.refs)}
+        names = {s.name for s in self.scalars} | {r.name for r in self.refs}
         if set(values) != names:
             raise PlanError(f"step {self.name}: fields {sorted(set(values) ^ names)} are missing or unknown")
         for need, text in self.needs:
