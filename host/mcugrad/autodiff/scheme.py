@@ -1,0 +1,120 @@
+"""What is trained: the sparse-update scheme, from the words of --train or from a JSON file."""
+
+from __future__ import annotations
+
+import difflib
+import json
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from mcugrad.errors import UsageError
+from mcugrad.graph import Graph, Op
+
+GRAMMAR = "head | bias:K | bias:NAME | weights:NAME[:RATIO] | all, joined by commas"
+
+
+@dataclass(frozen=True, slots=True)
+class Scheme:
+    """``weights``: layer number -> share of its input channels that is trained (0 < share ≤ 1). ``biases``: layer numbers."""
+
+    weights: Mapping[int, float]
+    biases: frozenset[int]
+
+    @property
+    def layers(self) -> frozenset[int]:
+        """Numbers of all layers that are trained in part."""
+        return frozenset(self.weights) | self.biases
+
+    def describe(self, graph: Graph) -> str:
+        """The scheme in the words of --train, with every layer by name."""
+        names = [op.name for op in graph.layers]
+        words = [f"weights:{names[k]}" + (f":{share:g}" if share < 1 else "") for k, share in sorted(self.weights.items())]
+        return ",".join(words + [f"bias:{names[k]}" for k in sorted(self.biases)])
+
+
+def parse_scheme(text: str, graph: Graph) -> Scheme:
+    """Read ``--train``: words as in GRAMMAR, or the path of a JSON file {"head": bool, "bias": K, "weights": {name: ratio}}.
+
+    Raises UsageError that names the word and, for a misspelt layer, the nearest names.
+    """
+    if text.endswith(".json"):
+        return _from_json(Path(text), graph)
+    scheme = Scheme({}, frozenset())
+    for word in (w.strip() for w in text.split(",")):
+        scheme = _add(scheme, word, graph)
+    return scheme
+
+
+def _from_json(path: Path, graph: Graph) -> Scheme:
+    try:
+        raw = json.loads(path.read_text(encoding="utf-8"))
+    except OSError as e:
+        raise UsageError(f"scheme file {path}: {e.strerror}") from None
+    except ValueError as e:
+        raise UsageError(f"scheme file {path} is not JSON: {e}") from None
+    if not isinstance(raw, dict) or set(raw) - {"head", "bias", "weights"} or not isinstance(raw.get("weights", {}), dict):
+        hint = 'e.g. {"head": true, "bias": 4, "weights": {"conv_3": 0.5}}'
+        raise UsageError(f"scheme file {path}: expected an object with head, bias and weights", hint)
+    words = ["head"] if raw.get("head") else []
+    words += [f"bias:{raw['bias']}"] if raw.get("bias") else []
+    words += [f"weights:{name}:{ratio}" for name, ratio in raw.get("weights", {}).items()]
+    if not words:
+        raise UsageError(f"scheme file {path} trains nothing", "set head, bias or weights")
+    return parse_scheme(",".join(words), graph)
+
+
+def _add(scheme: Scheme, word: str, graph: Graph) -> Scheme:
+    layers = graph.layers
+    last = len(layers) - 1
+    what, _, rest = word.partition(":")
+    if what == "head" and not rest:
+        return Scheme({**scheme.weights, last: 1.0}, scheme.biases | {last})
+    if what == "all" and not rest:
+        return Scheme(dict.fromkeys(range(len(layers)), 1.0), frozenset(range(len(layers))))
+    if what == "bias" and rest:
+        if rest.isdecimal():
+            count = int(rest)
+            if not 1 <= count <= len(layers):
+                raise UsageError(f"--train {word}: the model has {len(layers)} layers", f"bias:1 to bias:{len(layers)}")
+            return Scheme(scheme.weights, scheme.biases | set(range(len(layers) - count, len(layers))))
+        return Scheme(scheme.weights, scheme.biases | {_find(rest, word, graph)})
+    if what == "weights" and rest:
+        name, _, ratio = rest.partition(":")
+        k = _find(name, word, graph)
+        return Scheme({**scheme.weights, k: _ratio(ratio, word)}, scheme.biases)
+    raise UsageError(f"--train {word!r} is not understood", GRAMMAR)
+
+
+def _ratio(text: str, word: str) -> float:
+    if not text:
+        return 1.0
+    try:
+        top, _, bottom = text.partition("/")
+        ratio = float(top) / float(bottom or "1")
+    except (ValueError, ZeroDivisionError):
+        ratio = -1.0
+    if not 0 < ratio <= 1 or math.isnan(ratio):
+        raise UsageError(f"--train {word}: ratio {text!r} is not in (0, 1]", "e.g. 1/4 or 0.25")
+    return ratio
+
+
+def _find(name: str, word: str, graph: Graph) -> int:
+    layers = graph.layers
+    if name.isdecimal():
+        if int(name) < len(layers):
+            return int(name)
+        raise UsageError(f"--train {word}: the model has layers 0 to {len(layers) - 1}")
+    for k, op in enumerate(layers):
+        if name in (op.name, graph.tensors[op.outputs[0]].name, graph.tensors[op.inputs[1]].name):
+            return k
+    names = [op.name for op in layers]
+    near = difflib.get_close_matches(name, names, n=3) or names
+    raise UsageError(f"--train {word}: the model has no layer {name!r}", f"nearest: {', '.join(near)}")
+
+
+def trained_channels(graph: Graph, op: Op, share: float) -> int:
+    """How many leading channels of ``op`` a share trains: input channels, or channels of a depthwise layer. At least 1."""
+    shape = graph.tensors[op.inputs[1]].shape
+    return max(1, round(share * shape[-1]))

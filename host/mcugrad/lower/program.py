@@ -1,0 +1,80 @@
+"""What lowering returns: step records whose references are still values without an address."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from mcugrad.plan import Region
+from mcugrad.plan.opsdef import StepKind
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Value:
+    """A piece of one region. ``data`` is the content in CONST, or the initial content in STATE."""
+
+    name: str
+    region: Region
+    nbytes: int
+    align: int
+    data: bytes | None = None
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Draft:
+    """A step record to be: ``label`` is the layer or tensor it works for; an unused reference is None."""
+
+    kind: StepKind
+    label: str
+    scalars: Mapping[str, float]
+    refs: Mapping[str, Value | None]
+
+    @property
+    def name(self) -> str:
+        return f"{self.kind.name} {self.label}"
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class TrainedLayer:
+    """Where a layer's trained values are in STATE, for the way back into the graph.
+
+    ``weights`` holds the first ``channels`` input channels (channels of a depthwise layer), ``ws`` bytes each: 2 is Q8.8 with the half
+    added, 1 is int8. ``bias`` is int32 with ``bf`` fraction bits and the half added. None: not trained.
+    """
+
+    layer: int
+    name: str
+    weights: Value | None
+    channels: int
+    ws: int
+    bias: Value | None
+    bf: int
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Macs:
+    """Multiply-accumulates of one training step."""
+
+    forward: int
+    backward: int
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Program:
+    """The four segments of a plan (forward, eval, loss, backward) and the values that host and application touch."""
+
+    segments: tuple[tuple[Draft, ...], tuple[Draft, ...], tuple[Draft, ...], tuple[Draft, ...]]
+    sample: Value
+    args: Value
+    result: Value
+    output: Value
+    rng: Value
+    classes: int
+    model_hash: int
+    trained: tuple[TrainedLayer, ...]
+    macs: Macs
+    notes: tuple[str, ...]
+
+    @property
+    def steps(self) -> tuple[Draft, ...]:
+        return tuple(step for segment in self.segments for step in segment)

@@ -1,0 +1,43 @@
+"""mcugrad in one sentence: model -> graph -> backward pass -> steps -> addresses -> plan; then board and reference run the same plan."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from mcugrad.autodiff import TrainGraph, differentiate, parse_scheme
+from mcugrad.graph import Graph
+from mcugrad.graph.edit import replace_head
+from mcugrad.graph.normalize import normalize
+from mcugrad.importer import read_model
+from mcugrad.lower import Options, Program, lower
+from mcugrad.memory import Layout, place
+from mcugrad.plan.assemble import assemble
+
+
+@dataclass(frozen=True, slots=True)
+class Compiled:
+    """Every stage's result, from the user's model to the plan's bytes."""
+
+    model: Graph
+    train: TrainGraph
+    program: Program
+    layout: Layout
+    plan: bytes
+
+
+def compile_model(path: Path, scheme: str, classes: int | None = None, options: Options | None = None) -> Compiled:
+    """Compile a training plan for a model file. ``classes`` asks for a fresh head of that many outputs."""
+    model = read_model(path)
+    if classes is not None:
+        model = replace_head(model, classes)
+    return compile_graph(model, scheme, options)
+
+
+def compile_graph(model: Graph, scheme: str, options: Options | None = None) -> Compiled:
+    """Compile a training plan for a graph."""
+    graph = normalize(model)
+    train = differentiate(graph, parse_scheme(scheme, graph))
+    program = lower(train, options)
+    layout = place(program)
+    return Compiled(model, train, program, layout, assemble(program, layout))

@@ -1,0 +1,45 @@
+"""A program and its addresses to the bytes of a plan."""
+
+from __future__ import annotations
+
+from mcugrad.lower.program import Draft, Program, Value
+from mcugrad.memory.planner import Layout
+from mcugrad.plan.codec import Interface, Region, encode, ref
+
+
+def assemble(program: Program, layout: Layout) -> bytes:
+    """Write every record with its references resolved, the CONST region, the initial STATE and the header."""
+    segments = [[_record(step, layout) for step in segment] for segment in program.segments]
+    interface = Interface(
+        arena_bytes=layout.sizes[Region.ARENA],
+        state_bytes=layout.sizes[Region.STATE],
+        io_bytes=layout.sizes[Region.IO],
+        sample=_ref(program.sample, layout),
+        sample_bytes=program.sample.nbytes,
+        args=_ref(program.args, layout),
+        result=_ref(program.result, layout),
+        output=_ref(program.output, layout),
+        output_bytes=program.output.nbytes,
+        classes=program.classes,
+        rng=_ref(program.rng, layout),
+        model_hash=program.model_hash,
+    )
+    return encode(interface, segments, _image(layout, Region.CONST), _image(layout, Region.STATE))
+
+
+def _ref(value: Value, layout: Layout) -> int:
+    return ref(value.region, layout.offsets[value])
+
+
+def _record(step: Draft, layout: Layout) -> bytes:
+    refs = {name: 0 if value is None else _ref(value, layout) for name, value in step.refs.items()}
+    return step.kind.pack({**step.scalars, **refs})
+
+
+def _image(layout: Layout, region: Region) -> bytes:
+    """The bytes of CONST, or of STATE at the start."""
+    image = bytearray(layout.sizes[region])
+    for value, offset in layout.offsets.items():
+        if value.region is region and value.data is not None:
+            image[offset : offset + value.nbytes] = value.data
+    return bytes(image)
