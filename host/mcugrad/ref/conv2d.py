@@ -1,0 +1,59 @@
+"""conv2d: forward, error, gradient and update. SPEC.md 3.2, 3.5, 3.6.
+
+Letters: x (H,W,I), y (P,Q,O), w (O,R,S,I) of which input channels below IT are trained. Sums are matrix products in float64, exact
+because they stay below 2^53: a tensor has at most 2^30 elements, so |forward| <= 128·255·R·S·I < 2^45, |error| <= 128·128·255·R·S·O < 2^52,
+|gradient| <= 128·255·P·Q < 2^45.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from mcugrad.ref import epilogue, update
+from mcugrad.ref.fixed import Array, Ints, bias, clamp, i64, requant, trained, wrap32
+from mcugrad.ref.memory import Arrays, Scalars
+from mcugrad.ref.window import taps
+
+
+def weights(k: Scalars, a: Arrays) -> Ints:
+    """(O,R,S,I): the trained input channels, then the frozen ones."""
+    o, r, s, it = k["o"], k["r"], k["s"], k["it"]
+    return np.concatenate((trained(a["wt"], k["ws"]).reshape(o, r, s, it), i64(a["wf"]).reshape(o, r, s, k["i"] - it)), axis=3)
+
+
+def conv2d_fwd_s8(k: Scalars, a: Arrays) -> None:
+    x = (i64(a["x"]).reshape(k["h"], k["w"], k["i"]) - k["zx"]).astype(np.float64)
+    w = weights(k, a).astype(np.float64)
+    acc = np.zeros((k["p"], k["q"], k["o"]))
+    for r, s, outputs, inputs in taps(k):
+        acc[outputs] += x[inputs] @ w[:, r, s, :].T
+    total = wrap32(wrap32(acc.astype(np.int64)) + bias(a["b"], k["bf"]))
+    y = clamp(k["zy"] + requant(total, a["rq"]["mult"], a["rq"]["shift"]), k["lo"], k["hi"])
+    a["y"][:] = y.reshape(-1)
+
+
+def conv2d_bwd_x_s8(k: Scalars, a: Arrays) -> None:
+    dy = (i64(a["dy"]).reshape(k["p"], k["q"], k["o"]) * i64(a["fold"])).astype(np.float64)
+    w = weights(k, a).astype(np.float64)
+    acc = np.zeros((k["h"], k["w"], k["i"]))
+    for r, s, outputs, inputs in taps(k):
+        acc[inputs] += dy[outputs] @ w[:, r, s, :]
+    epilogue.finish(k, a, acc.astype(np.int64).reshape(-1))
+
+
+def _gradient(k: Scalars, a: Arrays) -> Ints:
+    """dW (O, R·S·IT), wrapped to int32."""
+    x = (i64(a["x"]).reshape(k["h"], k["w"], k["i"])[:, :, : k["it"]] - k["zx"]).astype(np.float64)
+    dy = i64(a["dy"]).reshape(k["p"], k["q"], k["o"]).astype(np.float64)
+    dw = np.zeros((k["o"], k["r"], k["s"], k["it"]))
+    for r, s, outputs, inputs in taps(k):
+        dw[:, r, s, :] = dy[outputs].reshape(-1, k["o"]).T @ x[inputs].reshape(-1, k["it"])
+    return wrap32(dw.astype(np.int64)).reshape(k["o"], k["r"] * k["s"] * k["it"])
+
+
+def conv2d_upd_q16(k: Scalars, a: Arrays) -> Array:
+    return update.q16(a, _gradient(k, a))
+
+
+def conv2d_upd_sr8(k: Scalars, a: Arrays) -> Array:
+    return update.sr8(k, a, _gradient(k, a))

@@ -1,0 +1,37 @@
+"""Step kind -> kernel, by name: the reference's counterpart of the kernel table in C."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from mcugrad.ref import add, bias, conv2d, dwconv2d, linear, pool, softmax, tick, xent
+from mcugrad.ref.memory import Kernel
+
+KERNELS: Mapping[str, Kernel] = {
+    f.__name__: f
+    for f in (
+        conv2d.conv2d_fwd_s8,
+        conv2d.conv2d_bwd_x_s8,
+        conv2d.conv2d_upd_q16,
+        conv2d.conv2d_upd_sr8,
+        dwconv2d.dwconv2d_fwd_s8,
+        dwconv2d.dwconv2d_bwd_x_s8,
+        dwconv2d.dwconv2d_upd_q16,
+        dwconv2d.dwconv2d_upd_sr8,
+        linear.linear_fwd_s8,
+        linear.linear_fwd_s32,
+        linear.requant_fwd_s8,
+        linear.linear_bwd_x_s8,
+        linear.linear_upd_q16,
+        linear.linear_upd_sr8,
+        pool.avgpool_fwd_s8,
+        pool.avgpool_bwd_x_s8,
+        pool.mean_fwd_s8,
+        add.add_fwd_s8,
+        add.add_bwd_x_s8,
+        softmax.softmax_fwd_s8,
+        xent.xent_s32,
+        bias.bias_upd_s32,
+        tick.tick,
+    )
+}
