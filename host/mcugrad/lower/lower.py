@@ -12,7 +12,7 @@ from mcugrad.autodiff.differentiate import LOSS_ERROR, MakeError, TrainGraph, Up
 from mcugrad.autodiff.rules import RULES
 from mcugrad.autodiff.scheme import trained_channels
 from mcugrad.errors import ModelError
-from mcugrad.graph import Activation, Add, AvgPool, Conv2D, DwConv2D, Linear, Mean, Op, Softmax, Tensor
+from mcugrad.graph import Activation, Add, AvgPool, Conv2D, DwConv2D, Graph, Linear, Mean, Op, Softmax, Tensor
 from mcugrad.lower import quant
 from mcugrad.lower.program import Draft, Macs, Program, TrainedLayer, Value
 from mcugrad.lower.weights import (
@@ -97,6 +97,8 @@ def lower(train: TrainGraph, options: Options | None = None) -> Program:
         rng=rng,
         classes=int(loss[0].scalars["c"]),
         model_hash=graph.model_hash,
+        tensors=dict(low.tensors),
+        logits=logits,
         trained=tuple(low.trained),
         macs=Macs(sum(map(_macs, (*forward, head))), sum(map(_macs, backward))),
         notes=(*graph.notes, *low.notes),
@@ -377,14 +379,17 @@ def _mask(low: _Lowering, step: MakeError) -> Facts:
     """The clamp mask of the tensor itself: the error passes where lo < x < hi."""
     if not step.masked:
         return {"has_mask": 0, "lo": -129, "hi": 128}
-    graph = low.train.graph
-    producer = next(op for op in graph.ops if op.outputs[0] == step.tensor)
+    lo, hi = clamp_bounds(low.train.graph, step.tensor)
+    return {"has_mask": 1, "lo": lo, "hi": hi, "x": _tensor(low, step.tensor)}
+
+
+def clamp_bounds(graph: Graph, tensor: int) -> tuple[int, int]:
+    """(lo, hi): the error of an activation passes where lo < x < hi. A plain ReLU has no upper bound; int8 saturation does not count."""
+    producer = next(op for op in graph.ops if op.outputs[0] == tensor)
     assert needs_mask(graph, producer) and isinstance(producer.kind, Conv2D | DwConv2D | Linear | Add | AvgPool)
-    tensor = graph.tensors[step.tensor]
-    activation = producer.kind.activation
-    lo, hi = quant.activation_range(activation, _scale(tensor), _zero_point(tensor))
-    capped = activation in (Activation.RELU6, Activation.RELU_N1_1)
-    return {"has_mask": 1, "lo": lo, "hi": hi if capped else 128, "x": _tensor(low, step.tensor)}
+    activation, y = producer.kind.activation, graph.tensors[tensor]
+    lo, hi = quant.activation_range(activation, _scale(y), _zero_point(y))
+    return lo, hi if activation in (Activation.RELU6, Activation.RELU_N1_1) else 128
 
 
 # ---- cost -------------------------------------------------------------------------------------------------------------

@@ -61,7 +61,10 @@ class Macs:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Program:
-    """The four segments of a plan (forward, eval, loss, backward) and the values that host and application touch."""
+    """The four segments of a plan (forward, eval, loss, backward) and the values that host and application touch.
+
+    ``tensors``: graph tensor -> its value. ``logits``: the head's int32 accumulators.
+    """
 
     segments: tuple[tuple[Draft, ...], tuple[Draft, ...], tuple[Draft, ...], tuple[Draft, ...]]
     sample: Value
@@ -71,6 +74,8 @@ class Program:
     rng: Value
     classes: int
     model_hash: int
+    tensors: Mapping[int, Value]
+    logits: Value
     trained: tuple[TrainedLayer, ...]
     macs: Macs
     notes: tuple[str, ...]

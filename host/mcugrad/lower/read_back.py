@@ -1,0 +1,44 @@
+"""From the bytes of STATE back to the weights of a graph."""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+
+from mcugrad.errors import PlanError
+from mcugrad.graph import DwConv2D, Graph
+from mcugrad.graph.edit import with_weights
+from mcugrad.lower.program import Program, TrainedLayer, Value
+from mcugrad.lower.weights import bias_values, read_layer, trained_values
+from mcugrad.memory.planner import Layout
+from mcugrad.plan import Region
+
+
+def apply_state(graph: Graph, program: Program, layout: Layout, state: bytes) -> Graph:
+    """The graph with the trained values of a STATE in place. ``graph`` may be the model or its normalized form.
+
+    Raises PlanError where STATE has another size than the plan's.
+    """
+    if len(state) != layout.sizes[Region.STATE]:
+        raise PlanError(f"STATE has {len(state)} bytes, the plan's has {layout.sizes[Region.STATE]}", "this checkpoint is of another plan")
+    return with_weights(graph, {t.name: _layer_values(graph, t, layout, state) for t in program.trained})
+
+
+def _layer_values(
+    graph: Graph, trained: TrainedLayer, layout: Layout, state: bytes
+) -> tuple[npt.NDArray[np.int8], npt.NDArray[np.int32] | None]:
+    op = graph.layers[trained.layer]
+    layer = read_layer(graph, op)
+    w = layer.w.copy()
+    if trained.weights is not None:
+        part = w[: trained.channels] if layer.depthwise else w[..., : trained.channels]
+        part[...] = trained_values(_bytes(trained.weights, layout, state), trained.ws).reshape(part.shape)
+    if isinstance(op.kind, DwConv2D):
+        w = w[..., 0].transpose(1, 2, 0)[None]
+    bias = None if trained.bias is None else bias_values(_bytes(trained.bias, layout, state), trained.bf)
+    return w.reshape(graph.tensors[op.inputs[1]].shape), bias
+
+
+def _bytes(value: Value, layout: Layout, state: bytes) -> bytes:
+    offset = layout.offsets[value]
+    return state[offset : offset + value.nbytes]

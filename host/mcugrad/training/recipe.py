@@ -1,0 +1,42 @@
+"""What a training run does: epochs, learning rate and its schedule, the order of the samples."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from mcugrad.errors import UsageError
+
+SCHEDULES = ("cosine", "constant")
+
+
+@dataclass(frozen=True, slots=True)
+class Recipe:
+    """``lr`` is in real units (SPEC.md section 3.6); ``skip``: samples whose largest |dL/dlogit| is below it change nothing."""
+
+    epochs: int
+    lr: float
+    schedule: str
+    skip: float
+    seed: int
+
+    def __post_init__(self) -> None:
+        if self.epochs < 1:
+            raise UsageError(f"--epochs {self.epochs}: at least 1")
+        if not (math.isfinite(self.lr) and self.lr > 0):
+            raise UsageError(f"--lr {self.lr}: a finite number above 0", "0.001 for an existing classifier, 0.01 to 0.03 for a new head")
+        if not (math.isfinite(self.skip) and 0 <= self.skip < 1):
+            raise UsageError(f"--skip {self.skip}: from 0 to below 1", "0 trains on every sample, 0.1 skips the certain ones")
+
+    def order(self, samples: int) -> Iterator[int]:
+        """Sample indices of the whole run: every epoch a new seeded permutation."""
+        rng = np.random.default_rng(self.seed)
+        for _ in range(self.epochs):
+            yield from rng.permutation(samples).tolist()
+
+    def learning_rate(self, step: int, steps: int) -> float:
+        """Learning rate of ``step`` out of ``steps``: constant, or a half cosine down to 0."""
+        return self.lr if self.schedule == "constant" else self.lr * 0.5 * (1 + math.cos(math.pi * step / steps))
