@@ -1,0 +1,379 @@
+"""Graph -> .tflite. The inverse of importer/tflite.py: reading the file back gives the same graph.
+
+The tensors keep their order and their names; the constants that only the file needs (axes, paddings, shapes) follow behind them.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import tempfile
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import flatbuffers
+import numpy as np
+import numpy.typing as npt
+import tflite
+
+from mcugrad.errors import ModelError
+from mcugrad.graph.types import (
+    Add,
+    AvgPool,
+    Conv2D,
+    Dequantize,
+    DwConv2D,
+    Graph,
+    Linear,
+    Mean,
+    Op,
+    OpKind,
+    Pad,
+    Quant,
+    Quantize,
+    Reshape,
+    Softmax,
+    Tensor,
+)
+from mcugrad.importer.tflite_file import ACTIVATIONS, IDENTIFIER, NO_TENSOR, VERSION
+from mcugrad.importer.windows import Pads, same_pads
+
+DATA_ALIGNMENT = 16
+
+_DTYPES = {
+    np.dtype(np.int8): tflite.TensorType.INT8,
+    np.dtype(np.int32): tflite.TensorType.INT32,
+    np.dtype(np.float32): tflite.TensorType.FLOAT32,
+}
+_ACTIVATION_CODES = {activation: code for code, activation in ACTIVATIONS.items()}
+
+
+@dataclass(frozen=True, slots=True)
+class _FileOp:
+    """An operator as the file will have it. ``options`` names its table in the schema, ``fields`` the fields of that table."""
+
+    code: int
+    version: int
+    inputs: tuple[int, ...]
+    outputs: tuple[int, ...]
+    options: str
+    fields: Mapping[str, float]
+
+
+@dataclass(slots=True)
+class _File:
+    """The file under construction: the graph's tensors and, behind them, those that only the file needs."""
+
+    tensors: list[Tensor]
+    ops: list[_FileOp] = field(default_factory=list)
+
+    def add_tensor(self, tensor: Tensor) -> int:
+        self.tensors.append(tensor)
+        return len(self.tensors) - 1
+
+    def add_constant(self, name: str, values: Sequence[int] | Sequence[Sequence[int]]) -> int:
+        data = np.array(values, np.int32)
+        return self.add_tensor(Tensor(name, data.shape, data.dtype, None, data))
+
+    def add_op(self, code: str, version: int, inputs: tuple[int, ...], outputs: tuple[int, ...], options: str, **fields: float) -> None:
+        self.ops.append(_FileOp(getattr(tflite.BuiltinOperator, code), version, inputs, outputs, options, fields))
+
+
+def write_tflite(graph: Graph, path: str | Path | None = None) -> bytes:
+    """The graph as the bytes of a .tflite file; with ``path``, written there as well, whole or not at all.
+
+    Raises ModelError where the graph cannot be said in a .tflite file or the file cannot be written.
+    """
+    file = _File(list(graph.tensors))
+    for op in graph.ops:
+        _WRITERS[type(op.kind)](file, op)
+    data = _serialize(file, graph)
+    if path is not None:
+        _write_whole(Path(path), data)
+    return data
+
+
+def _write_whole(path: Path, data: bytes) -> None:
+    """Write beside the target, then rename: a crash leaves the old file or the new one."""
+    temporary = None
+    try:
+        handle, temporary = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
+        with os.fdopen(handle, "wb") as stream:
+            stream.write(data)
+            stream.flush()
+            os.fsync(stream.fileno())
+        os.chmod(temporary, 0o666 & ~_umask())
+        os.replace(temporary, path)
+    except OSError as error:
+        if temporary is not None:
+            with contextlib.suppress(OSError):
+                os.unlink(temporary)
+        raise ModelError(f"cannot write the model {path}: {error.strerror}", "check the folder and its free space") from None
+
+
+def _umask() -> int:
+    mask = os.umask(0)
+    os.umask(mask)
+    return mask
+
+
+# ---- operators -------------------------------------------------------------------------------------------------------
+
+
+def _explicit(file: _File, op: Op, pad: Pads) -> int:
+    """Put a PAD before a window whose pads are neither SAME nor VALID. Returns the padded tensor."""
+    x = file.tensors[op.inputs[0]]
+    top, left, bottom, right = pad
+    shape = (1, x.shape[1] + top + bottom, x.shape[2] + left + right, x.shape[3])
+    padded = file.add_tensor(replace(x, name=f"{op.name}/padded", shape=shape))
+    _write_pad(file, replace(op, kind=Pad(pad), inputs=(op.inputs[0],), outputs=(padded,)))
+    return padded
+
+
+def _padding(pad: Pads, size: tuple[int, int], kernel: tuple[int, int], stride: tuple[int, int], dilation: tuple[int, int]) -> int | None:
+    """The file's name for explicit pads, None where it has none."""
+    if not any(pad):
+        return int(tflite.Padding.VALID)
+    return int(tflite.Padding.SAME) if pad == same_pads(size, kernel, stride, dilation) else None
+
+
+def _write_conv(file: _File, op: Op) -> None:
+    assert isinstance(op.kind, Conv2D)
+    inputs, window = _window(file, op, op.kind)
+    file.add_op("CONV_2D", 3, inputs, op.outputs, "Conv2DOptions", **window)
+
+
+def _write_dwconv(file: _File, op: Op) -> None:
+    assert isinstance(op.kind, DwConv2D)
+    inputs, window = _window(file, op, op.kind)
+    file.add_op("DEPTHWISE_CONV_2D", 3, inputs, op.outputs, "DepthwiseConv2DOptions", DepthMultiplier=op.kind.multiplier, **window)
+
+
+def _window(file: _File, op: Op, k: Conv2D | DwConv2D) -> tuple[tuple[int, ...], dict[str, int]]:
+    """The inputs and the options that both kinds of convolution share."""
+    x, w = file.tensors[op.inputs[0]], file.tensors[op.inputs[1]]
+    padding = _padding(k.pad, (x.shape[1], x.shape[2]), (w.shape[1], w.shape[2]), k.stride, k.dilation)
+    inputs = op.inputs if padding is not None else (_explicit(file, op, k.pad), *op.inputs[1:])
+    return _with_bias_slot(inputs), {
+        "Padding": tflite.Padding.VALID if padding is None else padding,
+        "StrideH": k.stride[0],
+        "StrideW": k.stride[1],
+        "DilationHFactor": k.dilation[0],
+        "DilationWFactor": k.dilation[1],
+        "FusedActivationFunction": _ACTIVATION_CODES[k.activation],
+    }
+
+
+def _with_bias_slot(inputs: tuple[int, ...]) -> tuple[int, ...]:
+    """A layer without bias says so by the index -1."""
+    return inputs if len(inputs) == 3 else (*inputs, NO_TENSOR)
+
+
+def _write_linear(file: _File, op: Op) -> None:
+    assert isinstance(op.kind, Linear)
+    x, w, y = (file.tensors[i] for i in (*op.inputs[:2], op.outputs[0]))
+    keep_dims = len(y.shape) != 2
+    if keep_dims and y.shape[:-1] != x.shape[:-1]:
+        raise ModelError(f"{op.name} turns shape {x.shape} into {y.shape}, a .tflite file cannot say that", "add a reshape")
+    file.add_op(
+        "FULLY_CONNECTED",
+        12 if w.quant is not None and w.quant.per_channel else 5,
+        _with_bias_slot(op.inputs),
+        op.outputs,
+        "FullyConnectedOptions",
+        FusedActivationFunction=_ACTIVATION_CODES[op.kind.activation],
+        KeepNumDims=keep_dims,
+    )
+
+
+def _write_avgpool(file: _File, op: Op) -> None:
+    assert isinstance(op.kind, AvgPool)
+    k, x = op.kind, file.tensors[op.inputs[0]]
+    padding = _padding(k.pad, (x.shape[1], x.shape[2]), k.kernel, k.stride, (1, 1))
+    if padding is None:
+        raise ModelError(f"{op.name} has pads {k.pad}, which are neither SAME nor VALID", "a .tflite file cannot say that")
+    file.add_op(
+        "AVERAGE_POOL_2D",
+        2,
+        op.inputs,
+        op.outputs,
+        "Pool2DOptions",
+        Padding=padding,
+        StrideH=k.stride[0],
+        StrideW=k.stride[1],
+        FilterHeight=k.kernel[0],
+        FilterWidth=k.kernel[1],
+        FusedActivationFunction=_ACTIVATION_CODES[k.activation],
+    )
+
+
+def _write_mean(file: _File, op: Op) -> None:
+    assert isinstance(op.kind, Mean)
+    axes = file.add_constant(f"{op.name}/axes", [1, 2])
+    file.add_op("MEAN", 2, (*op.inputs, axes), op.outputs, "ReducerOptions", KeepDims=op.kind.keep_dims)
+
+
+def _write_add(file: _File, op: Op) -> None:
+    assert isinstance(op.kind, Add)
+    file.add_op("ADD", 2, op.inputs, op.outputs, "AddOptions", FusedActivationFunction=_ACTIVATION_CODES[op.kind.activation])
+
+
+def _write_softmax(file: _File, op: Op) -> None:
+    assert isinstance(op.kind, Softmax)
+    file.add_op("SOFTMAX", 2, op.inputs, op.outputs, "SoftmaxOptions", Beta=op.kind.beta)
+
+
+def _write_pad(file: _File, op: Op) -> None:
+    assert isinstance(op.kind, Pad)
+    top, left, bottom, right = op.kind.pad
+    pads = file.add_constant(f"{op.name}/paddings", [[0, 0], [top, bottom], [left, right], [0, 0]])
+    file.add_op("PAD", 2, (*op.inputs, pads), op.outputs, "PadOptions")
+
+
+def _write_reshape(file: _File, op: Op) -> None:
+    shape = file.add_constant(f"{op.name}/shape", file.tensors[op.outputs[0]].shape)
+    file.add_op("RESHAPE", 1, (*op.inputs, shape), op.outputs, "ReshapeOptions")
+
+
+def _write_quantize(file: _File, op: Op) -> None:
+    file.add_op("QUANTIZE", 1, op.inputs, op.outputs, "QuantizeOptions")
+
+
+def _write_dequantize(file: _File, op: Op) -> None:
+    file.add_op("DEQUANTIZE", 2, op.inputs, op.outputs, "DequantizeOptions")
+
+
+_WRITERS: dict[type[OpKind], Callable[[_File, Op], None]] = {
+    Conv2D: _write_conv,
+    DwConv2D: _write_dwconv,
+    Linear: _write_linear,
+    AvgPool: _write_avgpool,
+    Mean: _write_mean,
+    Add: _write_add,
+    Softmax: _write_softmax,
+    Pad: _write_pad,
+    Reshape: _write_reshape,
+    Quantize: _write_quantize,
+    Dequantize: _write_dequantize,
+}
+
+
+# ---- the flatbuffer --------------------------------------------------------------------------------------------------
+
+
+def _serialize(file: _File, graph: Graph) -> bytes:
+    """Children before parents: a flatbuffer grows from its end."""
+    b = flatbuffers.Builder(1024)
+    codes = sorted({(op.code, op.version) for op in file.ops})
+    ops = [_operator(b, op, codes) for op in file.ops]
+    tensors = []
+    arrays: list[npt.NDArray[np.generic]] = []
+    for tensor in file.tensors:
+        if tensor.data is not None:
+            arrays.append(tensor.data)
+        tensors.append(_tensor(b, tensor, len(arrays) if tensor.data is not None else 0))
+    subgraph = _subgraph(b, graph, tensors, ops)
+    buffers = [_buffer(b, None), *(_buffer(b, a) for a in arrays)]
+    subgraphs_at = _offsets(b, [subgraph])
+    buffers_at = _offsets(b, buffers)
+    codes_at = _offsets(b, [_operator_code(b, *c) for c in codes])
+    description = b.CreateString("mcugrad")
+    tflite.ModelStart(b)
+    tflite.ModelAddVersion(b, VERSION)
+    tflite.ModelAddOperatorCodes(b, codes_at)
+    tflite.ModelAddSubgraphs(b, subgraphs_at)
+    tflite.ModelAddDescription(b, description)
+    tflite.ModelAddBuffers(b, buffers_at)
+    b.Finish(tflite.ModelEnd(b), IDENTIFIER)
+    return bytes(b.Output())
+
+
+def _offsets(b: flatbuffers.Builder, offsets: Sequence[int]) -> int:
+    b.StartVector(4, len(offsets), 4)
+    for offset in reversed(offsets):
+        b.PrependUOffsetTRelative(offset)
+    return int(b.EndVector())
+
+
+def _int32s(b: flatbuffers.Builder, values: Sequence[int]) -> int:
+    return int(b.CreateNumpyVector(np.array(values, np.int32)))
+
+
+def _operator(b: flatbuffers.Builder, op: _FileOp, codes: list[tuple[int, int]]) -> int:
+    inputs, outputs, options = _int32s(b, op.inputs), _int32s(b, op.outputs), _options(b, op)
+    tflite.OperatorStart(b)
+    tflite.OperatorAddOpcodeIndex(b, codes.index((op.code, op.version)))
+    tflite.OperatorAddInputs(b, inputs)
+    tflite.OperatorAddOutputs(b, outputs)
+    tflite.OperatorAddBuiltinOptionsType(b, getattr(tflite.BuiltinOptions, op.options))
+    tflite.OperatorAddBuiltinOptions(b, options)
+    return int(tflite.OperatorEnd(b))
+
+
+def _options(b: flatbuffers.Builder, op: _FileOp) -> int:
+    getattr(tflite, f"{op.options}Start")(b)
+    for name, value in op.fields.items():
+        getattr(tflite, f"{op.options}Add{name}")(b, value)
+    return int(getattr(tflite, f"{op.options}End")(b))
+
+
+def _operator_code(b: flatbuffers.Builder, code: int, version: int) -> int:
+    tflite.OperatorCodeStart(b)
+    tflite.OperatorCodeAddDeprecatedBuiltinCode(b, code)
+    tflite.OperatorCodeAddBuiltinCode(b, code)
+    tflite.OperatorCodeAddVersion(b, version)
+    return int(tflite.OperatorCodeEnd(b))
+
+
+def _quantization(b: flatbuffers.Builder, quant: Quant) -> int:
+    scale = b.CreateNumpyVector(np.array(quant.scale, np.float32))
+    zero_point = b.CreateNumpyVector(np.full(len(quant.scale), quant.zero_point, np.int64))
+    tflite.QuantizationParametersStart(b)
+    tflite.QuantizationParametersAddScale(b, scale)
+    tflite.QuantizationParametersAddZeroPoint(b, zero_point)
+    tflite.QuantizationParametersAddQuantizedDimension(b, quant.axis)
+    return int(tflite.QuantizationParametersEnd(b))
+
+
+def _tensor(b: flatbuffers.Builder, tensor: Tensor, buffer: int) -> int:
+    if tensor.dtype not in _DTYPES:
+        raise ModelError(f"tensor {tensor.name} is {tensor.dtype}", "a graph holds int8, int32 and float32")
+    name = b.CreateString(tensor.name)
+    shape = _int32s(b, tensor.shape)
+    quant = None if tensor.quant is None else _quantization(b, tensor.quant)
+    tflite.TensorStart(b)
+    tflite.TensorAddShape(b, shape)
+    tflite.TensorAddType(b, _DTYPES[tensor.dtype])
+    tflite.TensorAddBuffer(b, buffer)
+    tflite.TensorAddName(b, name)
+    if quant is not None:
+        tflite.TensorAddQuantization(b, quant)
+    return int(tflite.TensorEnd(b))
+
+
+def _subgraph(b: flatbuffers.Builder, graph: Graph, tensors: Sequence[int], ops: Sequence[int]) -> int:
+    tensors_at, ops_at = _offsets(b, tensors), _offsets(b, ops)
+    inputs, outputs = _int32s(b, [graph.input]), _int32s(b, [graph.output])
+    name = b.CreateString(graph.name)
+    tflite.SubGraphStart(b)
+    tflite.SubGraphAddTensors(b, tensors_at)
+    tflite.SubGraphAddInputs(b, inputs)
+    tflite.SubGraphAddOutputs(b, outputs)
+    tflite.SubGraphAddOperators(b, ops_at)
+    tflite.SubGraphAddName(b, name)
+    return int(tflite.SubGraphEnd(b))
+
+
+def _buffer(b: flatbuffers.Builder, data: npt.NDArray[np.generic] | None) -> int:
+    """A buffer; its bytes begin at a multiple of 16, so that the runtime may read them in place."""
+    at: Any = None
+    if data is not None:
+        raw = data.astype(data.dtype.newbyteorder("<")).tobytes()
+        b.Prep(DATA_ALIGNMENT, len(raw))
+        at = b.CreateByteVector(raw)
+    tflite.BufferStart(b)
+    if at is not None:
+        tflite.BufferAddData(b, at)
+    return int(tflite.BufferEnd(b))
