@@ -99,12 +99,14 @@ class Machine:
     def state(self, value: bytes) -> None:
         state = self.regions[Region.STATE]
         if len(value) != len(state):
-            raise PlanError(f"a STATE of {len(value)} bytes does not fit this plan's {len(state)}", "use a checkpoint of the same plan")
+            raise PlanError(f"STATE has {len(state)} bytes, not {len(value)}", "use a checkpoint of the same plan")
         state[:] = np.frombuffer(value, dtype=np.uint8)
 
     def reset(self) -> None:
-        """Back to the plan's initial STATE."""
+        """Back to the plan's initial STATE; ARENA and IO zero."""
         self.state = self.plan.init
+        for region in (Region.ARENA, Region.IO):
+            self.regions[region][:] = 0
 
     def predict(self, sample: Sample) -> Sample:
         """int8 input of the model, any shape -> its int8 output, flat."""
