@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from mcugrad.autodiff import TrainGraph, differentiate, parse_scheme
+from mcugrad.autodiff import TrainGraph, differentiate, only_predict, parse_scheme
 from mcugrad.graph import Graph
 from mcugrad.graph.edit import replace_head
 from mcugrad.graph.normalize import normalize
@@ -26,18 +26,18 @@ class Compiled:
     plan: bytes
 
 
-def compile_model(path: Path, scheme: str, classes: int | None = None, options: Options | None = None) -> Compiled:
-    """Compile a training plan for a model file. ``classes`` asks for a fresh head of that many outputs."""
+def compile_model(path: Path, scheme: str | None, classes: int | None = None, options: Options | None = None) -> Compiled:
+    """Compile a plan for a model file. ``classes`` asks for a fresh head of that many outputs; without a scheme the plan only predicts."""
     model = read_model(path)
     if classes is not None:
         model = replace_head(model, classes)
     return compile_graph(model, scheme, options)
 
 
-def compile_graph(model: Graph, scheme: str, options: Options | None = None) -> Compiled:
-    """Compile a training plan for a graph."""
+def compile_graph(model: Graph, scheme: str | None, options: Options | None = None) -> Compiled:
+    """Compile a plan for a graph."""
     graph = normalize(model)
-    train = differentiate(graph, parse_scheme(scheme, graph))
+    train = differentiate(graph, parse_scheme(scheme, graph)) if scheme else only_predict(graph)
     program = lower(train, options)
     layout = place(program)
     return Compiled(model, train, program, layout, assemble(program, layout))

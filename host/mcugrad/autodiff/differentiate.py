@@ -55,11 +55,14 @@ Backward = MakeError | UpdateWeights | UpdateBias
 
 @dataclass(frozen=True, slots=True)
 class TrainGraph:
-    """A normalized graph, its head and its backward pass in execution order. ``softmax`` is the op behind the head, if any."""
+    """A normalized graph, its head and its backward pass in execution order. ``softmax`` is the op behind the head, if any.
+
+    ``head`` is None, and ``backward`` empty, for a plan that only predicts.
+    """
 
     graph: Graph
     scheme: Scheme
-    head: Op
+    head: Op | None
     softmax: Op | None
     backward: tuple[Backward, ...]
 
@@ -90,6 +93,11 @@ def differentiate(graph: Graph, scheme: Scheme) -> TrainGraph:
     if not scheme.layers:
         raise UsageError("the scheme trains nothing", "name at least the head: --train head")
     return TrainGraph(graph, scheme, head, softmax, _Walk(graph, scheme, head).run())
+
+
+def only_predict(graph: Graph) -> TrainGraph:
+    """A normalized graph without loss and backward pass."""
+    return TrainGraph(graph, Scheme({}, frozenset()), None, None, ())
 
 
 def _find_head(graph: Graph) -> tuple[Op, Op | None]:

@@ -14,7 +14,7 @@ from mcugrad.autodiff.scheme import trained_channels
 from mcugrad.errors import ModelError
 from mcugrad.graph import Activation, Add, AvgPool, Conv2D, DwConv2D, Graph, Linear, Mean, Op, Softmax, Tensor
 from mcugrad.lower import quant
-from mcugrad.lower.program import Draft, Macs, Program, TrainedLayer, Value
+from mcugrad.lower.program import Draft, Macs, Program, Segments, TrainedLayer, Value
 from mcugrad.lower.weights import (
     Layer,
     bias_bits,
@@ -82,27 +82,37 @@ def lower(train: TrainGraph, options: Options | None = None) -> Program:
     output = _value("output", Region.IO, "int8_t", target.size)
     rng = _value("rng", Region.STATE, "mg_rng", data=np.array([low.options.seed, 0], "<u4").tobytes())
     low.tensors = {graph.input: sample, graph.output: output}
-    forward = [_forward(low, op) for op in graph.ops if op not in (train.head, train.softmax)]
-    head, eval_steps, logits = _lower_head(low)
     common: Facts = {"args": args, "result": result, "rng": rng, "unit": _value("unit", Region.ARENA, "float")}
-    loss = [_loss(low, logits, common)]
-    backward = [_backward(low, step, common) for step in train.backward]
-    backward.append(low.emit("tick", "rng", common))
+    segments, logits = _lower_training(low, train.head, common) if train.head else ((_forward_steps(low), (), (), ()), None)
     return Program(
-        segments=((*forward, head), tuple(eval_steps), tuple(loss), tuple(backward)),
+        segments=segments,
         sample=sample,
         args=args,
         result=result,
         output=output,
         rng=rng,
-        classes=int(loss[0].scalars["c"]),
+        classes=int(segments[2][0].scalars["c"]) if segments[2] else 0,
         model_hash=graph.model_hash,
         tensors=dict(low.tensors),
         logits=logits,
         trained=tuple(low.trained),
-        macs=Macs(sum(map(_macs, (*forward, head))), sum(map(_macs, backward))),
+        macs=Macs(sum(map(_macs, segments[0])), sum(map(_macs, segments[3]))),
         notes=(*graph.notes, *low.notes),
     )
+
+
+def _forward_steps(low: _Lowering) -> tuple[Draft, ...]:
+    """The forward steps of every op but the head and the softmax behind it."""
+    return tuple(_forward(low, op) for op in low.train.graph.ops if op not in (low.train.head, low.train.softmax))
+
+
+def _lower_training(low: _Lowering, head: Op, common: Facts) -> tuple[Segments, Value]:
+    """The four segments, and the logits. The backward segment ends with the tick of the random generator."""
+    forward = _forward_steps(low)
+    last, eval_steps, logits = _lower_head(low, head)
+    loss = _loss(low, head, logits, common)
+    backward = tuple(_backward(low, step, common) for step in low.train.backward)
+    return ((*forward, last), tuple(eval_steps), (loss,), (*backward, low.emit("tick", "rng", common))), logits
 
 
 def _value(name: str, region: Region, ctype: str, count: int = 1, data: bytes | None = None) -> Value:
@@ -267,9 +277,9 @@ def _geometry(low: _Lowering, op: Op, x: Tensor, y: Tensor, layer: Layer) -> Fac
 # ---- head and loss ----------------------------------------------------------------------------------------------------
 
 
-def _lower_head(low: _Lowering) -> tuple[Draft, list[Draft], Value]:
+def _lower_head(low: _Lowering, head: Op) -> tuple[Draft, list[Draft], Value]:
     """(forward step, eval steps, logits): the head hands int32 accumulators to the loss; eval requantizes them."""
-    graph, head = low.train.graph, low.train.head
+    graph = low.train.graph
     y = graph.tensors[head.outputs[0]]
     logits = _value(f"{head.name}.acc", Region.ARENA, "int32_t", y.size)
     forward = low.emit("linear_fwd_s32", head.name, _layer_facts(low, head) | {"y": logits})
@@ -281,8 +291,7 @@ def _lower_head(low: _Lowering) -> tuple[Draft, list[Draft], Value]:
     return forward, steps, logits
 
 
-def _loss(low: _Lowering, logits: Value, common: Facts) -> Draft:
-    head = low.train.head
+def _loss(low: _Lowering, head: Op, logits: Value, common: Facts) -> Draft:
     layer = read_layer(low.train.graph, head)
     scale = (layer.x_scale * layer.w_scale).astype("<f4")
     dy = _error(low, LOSS_ERROR, low.train.graph.tensors[head.outputs[0]])

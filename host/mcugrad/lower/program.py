@@ -59,14 +59,19 @@ class Macs:
     backward: int
 
 
+Segments = tuple[tuple[Draft, ...], tuple[Draft, ...], tuple[Draft, ...], tuple[Draft, ...]]
+"""Forward, eval, loss, backward."""
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Program:
     """The four segments of a plan (forward, eval, loss, backward) and the values that host and application touch.
 
-    ``tensors``: graph tensor -> its value. ``logits``: the head's int32 accumulators.
+    ``tensors``: graph tensor -> its value. ``logits``: the head's int32 accumulators, None where the plan only
+    predicts.
     """
 
-    segments: tuple[tuple[Draft, ...], tuple[Draft, ...], tuple[Draft, ...], tuple[Draft, ...]]
+    segments: Segments
     sample: Value
     args: Value
     result: Value
@@ -75,7 +80,7 @@ class Program:
     classes: int
     model_hash: int
     tensors: Mapping[int, Value]
-    logits: Value
+    logits: Value | None
     trained: tuple[TrainedLayer, ...]
     macs: Macs
     notes: tuple[str, ...]

@@ -55,7 +55,7 @@ class _Capture:
         for name, value in step.refs.items():
             if value in tensor_of and value is not None:
                 self.activations[tensor_of[value]] = np.array(arrays[name], np.int8)
-            elif value is self.compiled.program.logits:
+            elif value is not None and value is self.compiled.program.logits:
                 self.logits = np.array(arrays[name], np.int64)
         if "grad" in arrays:
             unit = float(np.asarray(arrays["unit"])[0]) * 2.0 ** _exponent(arrays["ry"])
@@ -72,19 +72,21 @@ def _exponent(record: npt.NDArray[np.generic]) -> int:
     return int(np.clip(np.frombuffer(record.tobytes(), np.int8)[0], -16, 15))
 
 
-def gradient_quality(compiled: Compiled, x: Samples, y: Labels, lr: float, settle: int) -> tuple[Quality, ...]:
-    """Train the reference on x (N, …) and y (N,); after the first ``settle`` samples compare each one's gradients with float ones.
+def gradient_quality(compiled: Compiled, state: bytes, x: Samples, y: Labels, lr: float) -> tuple[Quality, ...]:
+    """Train the reference from ``state`` on x (N, …) and y (N,), and compare each sample's gradients with float ones.
 
-    Channels that are frozen, and samples whose float gradient is zero, do not count.
+    The exponents in ``state`` should have settled: they move by one in 16 samples. Channels that are frozen, and samples whose float
+    gradient is zero, do not count.
     """
     machine = Machine(compiled.plan)
+    machine.state = state
     cosines: dict[tuple[str, str], list[tuple[float, float]]] = {}
     for k in range(len(x)):
         before = machine.state
         capture = _Capture(compiled)
-        machine.observe = capture if k >= settle else None
+        machine.observe = capture
         machine.train(x[k], int(y[k]), lr, 0.0)
-        if k >= settle and capture.gradients:
+        if capture.gradients:
             for key, pair in _compare(compiled, before, capture, int(y[k])).items():
                 cosines.setdefault(key, []).append(pair)
     return tuple(_quality(layer, what, cosines.get((layer, what), [])) for layer, what in _trained(compiled))
@@ -100,8 +102,8 @@ def _trained(compiled: Compiled) -> list[tuple[str, str]]:
 
 def _compare(compiled: Compiled, state: bytes, capture: _Capture, label: int) -> dict[tuple[str, str], tuple[float, float]]:
     graph = apply_state(compiled.train.graph, compiled.program, compiled.layout, state)
+    assert capture.logits is not None and compiled.train.head is not None
     head = read_layer(graph, compiled.train.head)
-    assert capture.logits is not None
     error = softmax_error(capture.logits * head.x_scale * head.w_scale, label)
     reference = float_gradients(replace(compiled.train, graph=graph), capture.activations, error)
     pairs = {}

@@ -1,0 +1,106 @@
+"""Board against reference: the same plan, the same samples, every step's output and STATE byte for byte."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from mcugrad.errors import VerifyError
+from mcugrad.link import Session
+from mcugrad.link.session import Region as Readable
+from mcugrad.memory import Layout
+from mcugrad.pipeline import Compiled
+from mcugrad.plan import Region
+from mcugrad.ref.run import Machine
+
+Samples = npt.NDArray[np.int8]
+Labels = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """The first thing that differs: at training sample ``sample``, ``what`` names a step or a value in STATE."""
+
+    sample: int
+    what: str
+    board: str
+    reference: str
+
+
+@dataclass(frozen=True, slots=True)
+class Agreement:
+    """``outputs`` step outputs and ``samples`` STATEs were compared. ``difference`` is None where all were equal."""
+
+    samples: int
+    outputs: int
+    difference: Difference | None
+
+
+def compare(session: Session, compiled: Compiled, state: bytes, x: Samples, y: Labels, lr: float, skip: float) -> Agreement:
+    """Train board and reference from ``state`` on x (N, …), y (N,), and compare after every sample.
+
+    The board's STATE is then that of these N samples. Raises FitError where the board has no room for the trace.
+    """
+    machine = Machine(compiled.plan)
+    machine.state = state
+    machine.tracing = True
+    session.write_state(state)
+    session.trace_on()
+    outputs = 0
+    try:
+        for k in range(len(x)):
+            reference = machine.train(x[k], int(y[k]), lr, skip)
+            session.sample(x[k])
+            reply = session.train(int(y[k]), lr, skip)
+            board = np.frombuffer(session.read(Readable.TRACE, 0, 4 * len(compiled.program.steps)), "<u4")
+            executed = _executed(compiled, reference.skipped)
+            found = _first_step(compiled, k, board[executed].tolist(), machine.trace, executed)
+            found = found or _first_state(compiled, k, session.read_state(), machine.state)
+            if not found and np.float32(reply.loss) != np.float32(reference.loss):
+                found = Difference(k, "loss", repr(reply.loss), repr(reference.loss))
+            if found:
+                return Agreement(k + 1, outputs, found)
+            outputs += len(executed)
+    finally:
+        session.trace_off()
+    return Agreement(len(x), outputs, None)
+
+
+def _executed(compiled: Compiled, skipped: bool) -> list[int]:
+    """Indices of the steps that a training step runs."""
+    forward, evaluate, loss, backward = (len(s) for s in compiled.program.segments)
+    first_loss = forward + evaluate
+    return [*range(forward), *range(first_loss, first_loss + loss + (0 if skipped else backward))]
+
+
+def _first_step(compiled: Compiled, sample: int, board: list[int], reference: list[int], executed: list[int]) -> Difference | None:
+    for index, ours, theirs in zip(executed, board, reference, strict=True):
+        if ours != theirs:
+            return Difference(sample, f"step {index} ({compiled.program.steps[index].name})", f"CRC {ours:08x}", f"CRC {theirs:08x}")
+    return None
+
+
+def _first_state(compiled: Compiled, sample: int, board: bytes, reference: bytes) -> Difference | None:
+    if board == reference:
+        return None
+    at = next(i for i, (a, b) in enumerate(zip(board, reference, strict=True)) if a != b)
+    return Difference(sample, f"STATE byte {at} ({_owner(compiled.layout, at)})", f"{board[at]:#04x}", f"{reference[at]:#04x}")
+
+
+def _owner(layout: Layout, at: int) -> str:
+    for value, offset in layout.offsets.items():
+        if value.region is Region.STATE and offset <= at < offset + value.nbytes:
+            return value.name
+    return "padding"
+
+
+def require_equal(agreement: Agreement, board: str) -> None:
+    """Raise VerifyError that names the first difference."""
+    d = agreement.difference
+    if d is not None:
+        raise VerifyError(
+            f"{board} and reference differ at training sample {d.sample}, first in {d.what}: {d.board} there, {d.reference} here",
+            "firmware and host are of different versions, or a kernel is wrong: build again, then report it with this line",
+        )

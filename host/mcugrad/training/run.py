@@ -1,0 +1,106 @@
+"""Drive a session: train on a data set, evaluate on another. The board holds the weights; this side holds the order and the figures."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+from mcugrad.data import DataSet
+
+from mcugrad.errors import DivergedError
+from mcugrad.link import Session, TrainReply
+from mcugrad.training.recipe import Recipe
+
+DIVERGED_LOSS = 3.0
+"""Diverged: the loss averaged over a window is this many times that of the first window, and above that of guessing."""
+
+WINDOW = 50
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One training step as the board reported it. ``correct``: the prediction before the update was the label."""
+
+    step: int
+    epoch: int
+    sample: int
+    lr: float
+    loss: float
+    correct: bool
+    skipped: bool
+    ticks: int
+
+
+@dataclass(frozen=True, slots=True)
+class Evaluation:
+    """``confusion[label, predicted]`` counts samples; ``ticks`` per sample."""
+
+    accuracy: float
+    confusion: npt.NDArray[np.int64]
+    ticks: float
+
+
+def train(session: Session, data: DataSet, recipe: Recipe, on_step: Callable[[Step], None]) -> list[Step]:
+    """Train on every sample of every epoch, in the recipe's order; ``on_step`` sees each step as it is done.
+
+    Raises DivergedError when the loss explodes; STATE is then as the last step left it.
+    """
+    order = list(recipe.order(len(data.x)))
+    assert data.y is not None
+    rates = [recipe.learning_rate(k, len(order)) for k in range(len(order))]
+    jobs = ((data.x[i], int(data.y[i]), rates[k]) for k, i in enumerate(order))
+    guard = _DivergenceGuard(int(data.y.max()) + 1)
+    done: list[Step] = []
+    for k, reply in enumerate(session.train_stream(jobs, recipe.skip)):
+        done.append(_step(k, order, rates, data, reply))
+        on_step(done[-1])
+        guard.see(reply.loss)
+    return done
+
+
+def _step(k: int, order: Sequence[int], rates: Sequence[float], data: DataSet, reply: TrainReply) -> Step:
+    assert data.y is not None
+    correct = reply.argmax == int(data.y[order[k]])
+    return Step(k, k // len(data.x), order[k], rates[k], reply.loss, correct, reply.skipped, reply.ticks)
+
+
+class _DivergenceGuard:
+    """Watches the loss in windows of 50 steps."""
+
+    def __init__(self, classes: int) -> None:
+        self._guessing = float(np.log(max(classes, 2)))
+        self._losses: list[float] = []
+        self._first: float | None = None
+
+    def see(self, loss: float) -> None:
+        self._losses.append(loss)
+        if len(self._losses) < WINDOW:
+            return
+        mean = float(np.mean(self._losses))
+        self._losses.clear()
+        if self._first is None:
+            self._first = mean
+        if not np.isfinite(mean) or mean > DIVERGED_LOSS * max(self._first, self._guessing):
+            raise DivergedError(
+                f"the loss is {mean:.3g} over the last {WINDOW} samples, {mean / self._first:.1f} times that of the first {WINDOW}",
+                "use a smaller --lr",
+            )
+
+
+def evaluate(session: Session, data: DataSet, classes: int, on_sample: Callable[[], None]) -> Evaluation:
+    """Predict every sample on the board. The prediction is the first maximum of the int8 output, as a deployed model would be read."""
+    assert data.y is not None
+    confusion = np.zeros((classes, classes), np.int64)
+    ticks = 0
+    for label, reply in zip(data.y.tolist(), _predictions(session, data), strict=True):
+        confusion[label, reply[0]] += 1
+        ticks += reply[1]
+        on_sample()
+    return Evaluation(float(np.trace(confusion)) / len(data.x), confusion, ticks / len(data.x))
+
+
+def _predictions(session: Session, data: DataSet) -> Iterator[tuple[int, int]]:
+    for reply in session.predict_stream(data.x):
+        yield reply.argmax, reply.ticks
