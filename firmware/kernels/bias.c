@@ -1,0 +1,24 @@
+// bias.c -- update of a layer's bias. The forward and input-gradient steps of the layer itself read it.
+// Letters   n output positions, O outputs.   dy (n,O) s8   b (O) s32, bf fraction bits, the half already added
+// db = sum_n dy[n,o], then b -= factor[o] * db * 2^bf                    SPEC.md 3.6
+// Rounding: fixed.h. db wraps at 32 bits: |db| < 2^31 for n < 16.7 million.
+
+#include "update.h"
+
+void mg_bias_upd_s32(const struct mg_ctx *ctx, const struct mg_step_bias_upd_s32 *k)
+{
+    const int8_t *dy = mg_at(ctx, k->dy);
+    const mg_args *args = mg_at(ctx, k->args);
+    const float *unit = mg_at(ctx, k->unit);
+    const float *rate = mg_at(ctx, k->rate);
+    const int32_t r = mg_exponent_r(ctx, k->ry);
+    int32_t *b = mg_at(ctx, k->b);
+    for (int32_t o = 0; o < k->o; o++) {
+        int32_t db = 0;
+        for (uint32_t n = 0; n < k->n; n++)
+            db = mg_add32(db, dy[n * k->o + (uint32_t)o]);
+        const struct mg_split factor = mg_update_factor(args, unit, rate[o], r);
+        const int64_t next = (int64_t)b[o] - mg_scale(db, factor.mult, factor.n - k->bf);
+        b[o] = mg_clamp64(next, -INT32_MAX, INT32_MAX);
+    }
+}

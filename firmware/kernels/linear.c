@@ -1,0 +1,111 @@
+// linear.c -- fully connected layer: forward to int8 or int32, input gradient, weight update.
+// Letters   N batch, I inputs, O outputs, IT trained inputs.   Row-major.
+// x (N,I) s8   w (O,I) s8 symmetric, in two planes   b (O) s32   y (N,O) s8 or s32   dy (N,O) s8   dx (N,I) s8
+// y  = clamp(zy + M[o] * (b[o] + sum_i w[o,i] * (x[n,i] - zx)))          Jacob 2018, eq. 7; s32: what stands after M[o] *
+// dx = round(Mx * sum_o w[o,i] * (dy[n,o] * fold[o]))                    SPEC.md 3.5
+// dw = sum_n dy[n,o] * (x[n,i] - zx), then w -= factor[o] * dw           SPEC.md 3.6
+// Rounding: fixed.h, error.h, update.h. Saved for backward: x. y may alias nothing; dx may be the bytes of skip or x.
+// acc wraps at 32 bits: |acc| <= I * 128 * 255 < 2^31 for every I (y) and N (dw); for dx the host chooses fold so.
+
+#include "plane.h"
+#include "update.h"
+
+static uint32_t row_dot(const struct mg_plane *plane, const int8_t *x, int32_t o, int32_t zx)
+{
+    const int32_t n = plane->channels;
+    return n != 0 ? mg_dot(plane->w + o * n * plane->step, plane->step, x + plane->first, zx, n) : 0;
+}
+
+void mg_linear_fwd_s8(const struct mg_ctx *ctx, const struct mg_step_linear_fwd_s8 *k)
+{
+    const int8_t *x = mg_at(ctx, k->x);
+    const int32_t *b = mg_at(ctx, k->b);
+    const mg_requant *rq = mg_at(ctx, k->rq);
+    int8_t *y = mg_at(ctx, k->y);
+    const struct mg_plane trained = mg_plane_trained(mg_at(ctx, k->wt), k->ws, k->it);
+    const struct mg_plane frozen = mg_plane_frozen(mg_at(ctx, k->wf), k->it, k->i);
+    for (int32_t n = 0; n < k->n; n++, x += k->i) {
+        for (int32_t o = 0; o < k->o; o++) {
+            uint32_t acc = (uint32_t)(b[o] >> k->bf);
+            acc += row_dot(&trained, x, o, k->zx);
+            acc += row_dot(&frozen, x, o, k->zx);
+            *y++ = mg_output8(mg_requantize(mg_wrap32(acc), rq[o].mult, rq[o].shift), k->zy, k->lo, k->hi);
+        }
+    }
+}
+
+void mg_linear_fwd_s32(const struct mg_ctx *ctx, const struct mg_step_linear_fwd_s32 *k)
+{
+    const int8_t *x = mg_at(ctx, k->x);
+    const int32_t *b = mg_at(ctx, k->b);
+    int32_t *y = mg_at(ctx, k->y);
+    const struct mg_plane trained = mg_plane_trained(mg_at(ctx, k->wt), k->ws, k->it);
+    const struct mg_plane frozen = mg_plane_frozen(mg_at(ctx, k->wf), k->it, k->i);
+    for (int32_t n = 0; n < k->n; n++, x += k->i) {
+        for (int32_t o = 0; o < k->o; o++) {
+            uint32_t acc = (uint32_t)(b[o] >> k->bf);
+            acc += row_dot(&trained, x, o, k->zx);
+            acc += row_dot(&frozen, x, o, k->zx);
+            *y++ = mg_wrap32(acc);
+        }
+    }
+}
+
+static void put_plane(struct mg_error *error, size_t at, const struct mg_plane *plane, const int8_t *dy, const uint8_t *fold,
+                      int32_t outputs)
+{
+    const int32_t n = plane->channels;
+    for (int32_t c = 0; c < n; c++)
+        mg_error_put(error, at + (size_t)c, mg_wrap32(mg_dot_folded(plane->w + c * plane->step, n * plane->step, dy, fold, outputs)));
+}
+
+void mg_linear_bwd_x_s8(const struct mg_ctx *ctx, const struct mg_step_linear_bwd_x_s8 *k)
+{
+    const int8_t *dy = mg_at(ctx, k->dy);
+    const uint8_t *fold = mg_at(ctx, k->fold);
+    const struct mg_plane trained = mg_plane_trained(mg_at(ctx, k->wt), k->ws, k->it);
+    const struct mg_plane frozen = mg_plane_frozen(mg_at(ctx, k->wf), k->it, k->i);
+    struct mg_error error = MG_ERROR_BEGIN(ctx, k);
+    for (int32_t n = 0; n < k->n; n++, dy += k->o) {
+        const size_t at = (size_t)n * k->i;
+        put_plane(&error, at, &trained, dy, fold, k->o);
+        put_plane(&error, at + k->it, &frozen, dy, fold, k->o);
+    }
+    mg_error_end(&error);
+}
+
+// What both updates read.
+struct gradient {
+    const int8_t *dy, *x;
+    int32_t n, i, it, o, zx;
+};
+
+#define GRADIENT(ctx, k) {mg_at((ctx), (k)->dy), mg_at((ctx), (k)->x), (k)->n, (k)->i, (k)->it, (k)->o, (k)->zx}
+
+static void update_all(const struct gradient *g, struct mg_update *update)
+{
+    size_t at = 0;
+    for (int32_t o = 0; o < g->o; o++) {
+        mg_update_channel(update, o);
+        for (int32_t i = 0; i < g->it; i++) {
+            uint32_t acc = 0;
+            for (int32_t n = 0; n < g->n; n++)
+                acc += (uint32_t)(g->dy[n * g->o + o] * (g->x[n * g->i + i] - g->zx));
+            mg_update_put(update, at++, mg_wrap32(acc));
+        }
+    }
+}
+
+void mg_linear_upd_q16(const struct mg_ctx *ctx, const struct mg_step_linear_upd_q16 *k)
+{
+    const struct gradient g = GRADIENT(ctx, k);
+    struct mg_update update = MG_UPDATE_Q16(ctx, k);
+    update_all(&g, &update);
+}
+
+void mg_linear_upd_sr8(const struct mg_ctx *ctx, const struct mg_step_linear_upd_sr8 *k)
+{
+    const struct gradient g = GRADIENT(ctx, k);
+    struct mg_update update = MG_UPDATE_SR8(ctx, k);
+    update_all(&g, &update);
+}
