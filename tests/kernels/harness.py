@@ -65,10 +65,11 @@ def requants(rng: Rng, count: int) -> Array:
 
 
 def exponents(rng: Rng, count: int) -> Array:
+    """Near 0, at the ends of -16 … 15, now and then outside; the counter at its edges."""
     out = np.zeros(count, DTYPES["mg_exponent"])
-    wild = rng.integers(8) == 0
-    out["r"] = rng.integers(-128, 128, count) if wild else rng.integers(-16, 16, count)
-    out["next"] = rng.integers(-128, 128, count) if wild else rng.choice([-16, -15, -3, 0, 1, 14, 15], count)
+    flavour = rng.integers(8)
+    values = np.arange(-128, 128) if flavour == 0 else np.array([-16, -15, 14, 15]) if flavour < 3 else np.arange(-2, 3)
+    out["r"], out["next"] = rng.choice(values, count), rng.choice(values, count)
     out["count"] = rng.choice([0, 1, 13, 14, 15], count)
     return out
 

@@ -23,7 +23,7 @@ ACTIVATIONS = tuple(Activation)
 
 
 def oracle(model: bytes, *inputs: Array) -> Array:
-    interpreter = runtime.Interpreter.from_bytes(model)
+    interpreter = runtime.Interpreter.from_bytes(model, arena_size=1 << 20)
     for index, x in enumerate(inputs):
         interpreter.set_input(x, index)
     interpreter.invoke()

@@ -47,7 +47,7 @@ def _gradient(k: Scalars, a: Arrays) -> Ints:
     dy = i64(a["dy"]).reshape(k["p"], k["q"], k["o"]).astype(np.float64)
     dw = np.zeros((k["o"], k["r"], k["s"], k["it"]))
     for r, s, outputs, inputs in taps(k):
-        dw[:, r, s, :] = dy[outputs].reshape(-1, k["o"]).T @ x[inputs].reshape(-1, k["it"])
+        dw[:, r, s, :] = np.tensordot(dy[outputs], x[inputs], axes=((0, 1), (0, 1)))
     return wrap32(dw.astype(np.int64)).reshape(k["o"], k["r"] * k["s"] * k["it"])
 
 

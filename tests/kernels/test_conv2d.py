@@ -1,0 +1,38 @@
+"""conv2d: C equals the reference, byte for byte."""
+
+from __future__ import annotations
+
+from hypothesis import strategies as st
+from strategies import Draw, Scalars, channels, epilogue, output, part, planes, sweep, window, zero_points
+
+
+@st.composite
+def shape(draw: Draw) -> Scalars:
+    i, o = draw(channels), draw(channels)
+    return window(draw) | {"i": i, "o": o, "it": part(draw, i)}
+
+
+@st.composite
+def forward(draw: Draw) -> Scalars:
+    return draw(shape()) | planes(draw) | output(draw)
+
+
+@st.composite
+def error(draw: Draw) -> Scalars:
+    return draw(shape()) | epilogue(draw) | {"ws": draw(st.integers(1, 2))}
+
+
+@st.composite
+def q16(draw: Draw) -> Scalars:
+    return draw(shape()) | {"zx": draw(zero_points)}
+
+
+@st.composite
+def sr8(draw: Draw) -> Scalars:
+    return draw(q16()) | {"stream": draw(st.integers(0, 65535))}
+
+
+test_fwd_s8, test_fwd_s8_more = sweep("conv2d_fwd_s8", forward())
+test_bwd_x_s8, test_bwd_x_s8_more = sweep("conv2d_bwd_x_s8", error())
+test_upd_q16, test_upd_q16_more = sweep("conv2d_upd_q16", q16())
+test_upd_sr8, test_upd_sr8_more = sweep("conv2d_upd_sr8", sr8())
