@@ -1,0 +1,121 @@
+// board.c -- host: a native process on a pseudo terminal.
+//
+// It opens the pty itself, prints the path of the other end as one line on stdout, and ends when its stdin closes or its
+// parent dies. The kernel's pty buffer is the RX ring: it is never overrun, the writer waits. Stack use is not measured.
+#define _GNU_SOURCE
+#include "mcugrad_port.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <poll.h>
+#include <signal.h>
+#include <stdalign.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/prctl.h>
+#include <termios.h>
+#include <time.h>
+#include <unistd.h>
+
+enum {
+  SLOT_BYTES = MG_FLASH_BYTES - MG_FIRMWARE_BYTES,
+  POOL_BYTES = MG_RAM_BYTES - MG_STACK_BYTES - MG_RX_RING_BYTES,
+};
+
+static alignas(16) uint8_t pool[POOL_BYTES];
+static alignas(16) uint8_t slot[SLOT_BYTES];
+static int line = -1;
+static int line_other_end = -1; // held open: without it, the line hangs up whenever the host closes its side
+static struct timespec started;
+
+static void die(const char *what) {
+  perror(what);
+  exit(EXIT_FAILURE);
+}
+
+void mg_port_init(void) {
+  (void)prctl(PR_SET_PDEATHSIG, SIGKILL);
+  line = posix_openpt(O_RDWR | O_NOCTTY);
+  if (line < 0 || grantpt(line) != 0 || unlockpt(line) != 0)
+    die("pty");
+  const char *path = ptsname(line);
+  if (path == NULL || (line_other_end = open(path, O_RDWR | O_NOCTTY)) < 0)
+    die("pty");
+  struct termios raw;
+  if (tcgetattr(line_other_end, &raw) != 0)
+    die("tcgetattr");
+  cfmakeraw(&raw);
+  if (tcsetattr(line_other_end, TCSANOW, &raw) != 0)
+    die("tcsetattr");
+  printf("%s\n", path);
+  fflush(stdout);
+}
+
+// Wait for `events` on the line. Ends the process where stdin has closed.
+static void await(short events) {
+  struct pollfd fds[] = {{.fd = line, .events = events}, {.fd = STDIN_FILENO, .events = POLLIN}};
+  if (poll(fds, 2, -1) < 0 && errno != EINTR)
+    die("poll");
+  char dropped[64];
+  if (fds[1].revents != 0 && read(STDIN_FILENO, dropped, sizeof dropped) <= 0)
+    exit(EXIT_SUCCESS);
+}
+
+size_t mg_port_read(uint8_t *bytes, size_t n) {
+  struct pollfd fd = {.fd = line, .events = POLLIN};
+  if (poll(&fd, 1, 0) <= 0 || (fd.revents & POLLIN) == 0)
+    return 0;
+  ssize_t got = read(line, bytes, n);
+  return got > 0 ? (size_t)got : 0;
+}
+
+void mg_port_write(const uint8_t *bytes, size_t n) {
+  while (n != 0) {
+    await(POLLOUT);
+    ssize_t put = write(line, bytes, n);
+    if (put < 0 && errno != EINTR && errno != EAGAIN)
+      die("write");
+    if (put > 0) {
+      bytes += put;
+      n -= (size_t)put;
+    }
+  }
+}
+
+void mg_port_idle(void) {
+  await(POLLIN);
+}
+
+void mg_port_timer_start(void) {
+  (void)clock_gettime(CLOCK_MONOTONIC, &started);
+}
+
+uint64_t mg_port_timer_stop(void) {
+  struct timespec now;
+  (void)clock_gettime(CLOCK_MONOTONIC, &now);
+  int64_t ns = (int64_t)(now.tv_sec - started.tv_sec) * 1000000000 + (now.tv_nsec - started.tv_nsec);
+  return (uint64_t)ns / 1000;
+}
+
+struct mg_port_pool mg_port_pool(void) {
+  return (struct mg_port_pool){pool, sizeof pool};
+}
+
+struct mg_port_slot mg_port_slot(void) {
+  return (struct mg_port_slot){slot, sizeof slot};
+}
+
+int mg_port_slot_erase(size_t bytes) {
+  memset(slot, 0xFF, bytes);
+  return 0;
+}
+
+int mg_port_slot_write(size_t offset, const uint8_t *bytes, size_t n) {
+  memcpy(slot + offset, bytes, n);
+  return 0;
+}
+
+struct mg_port_usage mg_port_usage(void) {
+  return (struct mg_port_usage){.static_ram_bytes = MG_RX_RING_BYTES};
+}

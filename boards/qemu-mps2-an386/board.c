@@ -1,0 +1,184 @@
+// board.c -- Arm MPS2 AN386 (Cortex-M4F, 25 MHz) as QEMU emulates it: start-up, UART0, SysTick, plan slot.
+//
+// Registers: Cortex-M System Design Kit TRM (UART), Armv7-M ARM (SysTick, NVIC, SCB).
+#include "mcugrad_port.h"
+
+#include <string.h>
+
+int main(void);
+
+// Symbols of link.ld: only their addresses mean something.
+extern uint8_t board_stack_bottom[], board_stack_top[], board_data_start[], board_data_end[], board_data_load[];
+extern uint8_t board_bss_start[], board_bss_end[], board_pool_start[], board_pool_end[];
+extern uint8_t board_firmware_end[], board_slot_start[], board_slot_end[];
+
+#define REG(address) (*(volatile uint32_t *)(address))
+
+#define UART0_DATA REG(0x40004000)
+#define UART0_STATE REG(0x40004004)
+#define UART0_CTRL REG(0x40004008)
+#define UART0_INTCLEAR REG(0x4000400C)
+#define UART0_BAUDDIV REG(0x40004010)
+#define SYST_CSR REG(0xE000E010)
+#define SYST_RVR REG(0xE000E014)
+#define SYST_CVR REG(0xE000E018)
+#define NVIC_ISER0 REG(0xE000E100)
+#define NVIC_ICER0 REG(0xE000E180)
+#define SCB_AIRCR REG(0xE000ED0C)
+#define SCB_CPACR REG(0xE000ED88)
+
+enum {
+  UART_TX_FULL = 1 << 0,
+  UART_RX_FULL = 1 << 1,
+  UART_RX_OVERRUN = 1 << 3,
+  UART_RX_IRQ = 1 << 0, // external interrupt 0
+  SYSTICK_MAX = 0xFFFFFF,
+  STACK_PAINT = 0xA5,
+};
+
+static struct {
+  uint8_t bytes[MG_RX_RING_BYTES];
+  volatile uint32_t head; // written by the interrupt
+  volatile uint32_t tail; // written by mg_port_read
+  volatile uint32_t overruns;
+} ring;
+
+static volatile uint32_t systick_wraps;
+
+static uint32_t next_of(uint32_t i) {
+  return i + 1 < MG_RX_RING_BYTES ? i + 1 : 0;
+}
+
+static void uart0_rx_handler(void) {
+  UART0_INTCLEAR = UART_RX_FULL;
+  if ((UART0_STATE & UART_RX_OVERRUN) != 0) {
+    UART0_STATE = UART_RX_OVERRUN;
+    ring.overruns++;
+  }
+  while ((UART0_STATE & UART_RX_FULL) != 0) {
+    uint8_t byte = (uint8_t)UART0_DATA;
+    uint32_t next = next_of(ring.head);
+    if (next == ring.tail) {
+      ring.overruns++;
+    } else {
+      ring.bytes[ring.head] = byte;
+      ring.head = next;
+    }
+  }
+}
+
+static void systick_handler(void) {
+  systick_wraps++;
+}
+
+// A fault, a stray interrupt: start again. The host sees that its session is gone.
+static void fault_handler(void) {
+  SCB_AIRCR = 0x05FA0004;
+  for (;;) {
+  }
+}
+
+void reset_handler(void) {
+  SCB_CPACR |= 0xFu << 20; // the FPU
+  __asm volatile("dsb\n\tisb" ::: "memory");
+  uint8_t *sp;
+  __asm volatile("mov %0, sp" : "=r"(sp));
+  memset(board_stack_bottom, STACK_PAINT, (size_t)(sp - board_stack_bottom) - 64);
+  memcpy(board_data_start, board_data_load, (size_t)(board_data_end - board_data_start));
+  memset(board_bss_start, 0, (size_t)(board_bss_end - board_bss_start));
+  (void)main();
+  fault_handler();
+}
+
+typedef void handler(void);
+
+__attribute__((section(".vectors"), used)) static const union {
+  void *stack;
+  handler *run;
+} vectors[16 + 32] = {
+  [0] = {.stack = board_stack_top},
+  [1] = {.run = reset_handler},
+  [2 ... 14] = {.run = fault_handler},
+  [15] = {.run = systick_handler},
+  [16] = {.run = uart0_rx_handler},
+  [17 ... 47] = {.run = fault_handler},
+};
+
+void mg_port_init(void) {
+  UART0_BAUDDIV = 217; // 115200 at 25 MHz
+  UART0_CTRL = 1u << 0 | 1u << 1 | 1u << 3; // TX, RX, RX interrupt
+  NVIC_ISER0 = UART_RX_IRQ;
+}
+
+size_t mg_port_read(uint8_t *bytes, size_t n) {
+  size_t got = 0;
+  while (got < n && ring.tail != ring.head) {
+    bytes[got++] = ring.bytes[ring.tail];
+    ring.tail = next_of(ring.tail);
+  }
+  return got;
+}
+
+void mg_port_write(const uint8_t *bytes, size_t n) {
+  for (size_t i = 0; i < n; i++) {
+    while ((UART0_STATE & UART_TX_FULL) != 0) {
+    }
+    UART0_DATA = bytes[i];
+  }
+}
+
+void mg_port_idle(void) {
+  // WFI wakes on a pending interrupt although it is masked, so none is lost between the test and the sleep.
+  __asm volatile("cpsid i" ::: "memory");
+  if (ring.tail == ring.head)
+    __asm volatile("wfi" ::: "memory");
+  __asm volatile("cpsie i" ::: "memory");
+}
+
+void mg_port_timer_start(void) {
+  SYST_CSR = 0;
+  systick_wraps = 0;
+  SYST_RVR = SYSTICK_MAX;
+  SYST_CVR = 0;
+  SYST_CSR = 7; // core clock, interrupt, on
+}
+
+uint64_t mg_port_timer_stop(void) {
+  uint32_t wraps, now;
+  do {
+    wraps = systick_wraps;
+    now = SYST_CVR;
+  } while (wraps != systick_wraps);
+  SYST_CSR = 0;
+  return (uint64_t)wraps * (SYSTICK_MAX + 1u) + (SYSTICK_MAX - now);
+}
+
+struct mg_port_pool mg_port_pool(void) {
+  return (struct mg_port_pool){board_pool_start, (size_t)(board_pool_end - board_pool_start)};
+}
+
+struct mg_port_slot mg_port_slot(void) {
+  return (struct mg_port_slot){board_slot_start, (size_t)(board_slot_end - board_slot_start)};
+}
+
+int mg_port_slot_erase(size_t bytes) {
+  memset(board_slot_start, 0xFF, bytes);
+  return 0;
+}
+
+int mg_port_slot_write(size_t offset, const uint8_t *bytes, size_t n) {
+  memcpy(board_slot_start + offset, bytes, n);
+  return 0;
+}
+
+struct mg_port_usage mg_port_usage(void) {
+  const uint8_t *untouched = board_stack_bottom;
+  while (untouched < board_stack_top && *untouched == STACK_PAINT)
+    untouched++;
+  return (struct mg_port_usage){
+    .stack_peak_bytes = (uint32_t)(board_stack_top - untouched),
+    .static_ram_bytes = (uint32_t)(board_data_end - board_data_start) + (uint32_t)(board_bss_end - board_bss_start),
+    .firmware_bytes = (uint32_t)(uintptr_t)board_firmware_end,
+    .rx_overruns = ring.overruns,
+  };
+}

@@ -1,0 +1,48 @@
+# firmware.cmake -- an application, the link and a board become an image. Included where MG_BOARD is set.
+#
+#   cmake -S . -B build/host -G Ninja -DMG_BOARD=host
+#   cmake -S . -B build/qemu-mps2-an386 -G Ninja -DMG_BOARD=qemu-mps2-an386 -DCMAKE_TOOLCHAIN_FILE=cmake/arm-none-eabi.cmake
+#
+# boards/<name>/board.toml says the sizes, boards/<name>/board.cmake sets MG_BOARD_SOURCES, MG_BOARD_C_FLAGS and
+# MG_BOARD_LINK_FLAGS. mg_add_firmware(<target> <sources>) is for applications, ours and the user's.
+
+set(MG_BOARD_DIR ${PROJECT_SOURCE_DIR}/boards/${MG_BOARD})
+if(NOT EXISTS ${MG_BOARD_DIR}/board.toml)
+  message(FATAL_ERROR "unknown board ${MG_BOARD}: there is no ${MG_BOARD_DIR}/board.toml")
+endif()
+set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS ${MG_BOARD_DIR}/board.toml)
+
+find_package(Python3 3.11 REQUIRED COMPONENTS Interpreter)
+execute_process(COMMAND ${Python3_EXECUTABLE} ${PROJECT_SOURCE_DIR}/cmake/board_toml.py ${MG_BOARD_DIR}/board.toml
+                OUTPUT_VARIABLE mg_board_facts COMMAND_ERROR_IS_FATAL ANY)
+cmake_language(EVAL CODE "${mg_board_facts}")
+include(${MG_BOARD_DIR}/board.cmake)
+
+set(MG_FIRMWARE_DEFINES
+    MG_BOARD_NAME="${MG_BOARD_NAME}" MG_RAM_BYTES=${MG_RAM_BYTES} MG_FLASH_BYTES=${MG_FLASH_BYTES}
+    MG_FIRMWARE_BYTES=${MG_FIRMWARE_BYTES} MG_STACK_BYTES=${MG_STACK_BYTES} MG_RX_RING_BYTES=${MG_RX_RING_BYTES}
+    MG_TICK_UNIT=${MG_TICK_UNIT} MG_TICK_MUL=${MG_TICK_MUL} MG_TICK_DIV=${MG_TICK_DIV}
+    MG_FIRMWARE_VERSION="${PROJECT_VERSION}")
+
+target_compile_options(mcugrad PUBLIC ${MG_BOARD_C_FLAGS} -ffunction-sections -fdata-sections -fstack-usage)
+
+# The board is compiled with each application: its start-up code must be linked whatever refers to it.
+function(mg_add_firmware target)
+  add_executable(${target} ${ARGN} ${MG_BOARD_SOURCES})
+  target_compile_definitions(${target} PRIVATE ${MG_FIRMWARE_DEFINES})
+  target_link_libraries(${target} PRIVATE mcugrad)
+  if(CMAKE_CROSSCOMPILING)
+    set_target_properties(${target} PROPERTIES SUFFIX .elf)
+    target_link_options(${target} PRIVATE ${MG_BOARD_C_FLAGS} -Wl,--gc-sections -Wl,--fatal-warnings
+      -Wl,--defsym=mg_ram_bytes=${MG_RAM_BYTES} -Wl,--defsym=mg_flash_bytes=${MG_FLASH_BYTES}
+      -Wl,--defsym=mg_firmware_bytes=${MG_FIRMWARE_BYTES} -Wl,--defsym=mg_stack_bytes=${MG_STACK_BYTES}
+      -Wl,-Map=${CMAKE_CURRENT_BINARY_DIR}/${target}.map ${MG_BOARD_LINK_FLAGS})
+    file(GLOB link_scripts ${MG_BOARD_DIR}/*.ld)
+    set_target_properties(${target} PROPERTIES LINK_DEPENDS "${link_scripts}")
+  endif()
+endfunction()
+
+set(MG_LINK_DIR ${PROJECT_SOURCE_DIR}/firmware/link)
+mg_add_firmware(trainer ${PROJECT_SOURCE_DIR}/firmware/apps/trainer/main.c
+  ${MG_LINK_DIR}/frame.c ${MG_LINK_DIR}/session.c ${MG_LINK_DIR}/commands.c)
+target_include_directories(trainer PRIVATE ${MG_LINK_DIR} ${PROJECT_SOURCE_DIR}/firmware/core)

@@ -1,0 +1,341 @@
+// commands.c -- what each command does (SPEC.md section 4.3). Bodies are checked here and nowhere else on the device.
+#include "session.h"
+
+#include "mcugrad_port.h"
+#include "plan.h"
+#include "wire.h"
+
+#include <string.h>
+
+typedef int command(struct mg_session *s, struct mg_link_call *call);
+
+static int refuse(struct mg_link_call *call, int code, uint32_t value, uint32_t limit) {
+  call->fault = (struct mg_fault){code, MG_NO_STEP, value, limit};
+  return code;
+}
+
+static int refuse_by_plan(struct mg_session *s, struct mg_link_call *call, int code) {
+  call->fault = s->ctx.fault;
+  return code;
+}
+
+// ---- plan ---------------------------------------------------------------------------------------------------------------
+
+static uint32_t steps_of(const struct mg_ctx *ctx) {
+  uint32_t steps = 0;
+  for (int i = 0; i < MG_SEGMENTS; i++)
+    steps += ctx->plan->segment_steps[i];
+  return steps;
+}
+
+// Bytes of the pool that the plan uses, rounded up so that the trace may follow.
+static size_t plan_memory_bytes(const struct mg_session *s) {
+  return (mg_memory_bytes(s->ctx.plan, s->ctx.plan->plan_bytes) + 3) & ~(size_t)3;
+}
+
+static void trace_off(struct mg_session *s) {
+  s->trace = NULL;
+  s->trace_steps = 0;
+  s->ctx.after = NULL;
+}
+
+static void begin_state(struct mg_session *s) {
+  memset(s->ctx.base[MG_ARENA], MG_LINK_PAINT, s->ctx.bytes[MG_ARENA]);
+  s->sample_at = 0;
+}
+
+int mg_session_take_plan(struct mg_session *s, uint32_t plan_bytes) {
+  struct mg_port_pool pool = mg_port_pool();
+  trace_off(s);
+  s->loaded = false;
+  int err = mg_init(&s->ctx, mg_port_slot().base, plan_bytes, pool.base, pool.bytes);
+  if (err != MG_OK)
+    return err;
+  s->loaded = true;
+  begin_state(s);
+  return MG_OK;
+}
+
+static int load_begin(struct mg_session *s, struct mg_link_call *call) {
+  uint32_t bytes = mg_get_u32(call->body);
+  struct mg_port_slot slot = mg_port_slot();
+  trace_off(s);
+  s->loaded = false;
+  s->loading = false;
+  if (bytes == 0 || bytes > slot.bytes)
+    return refuse(call, MG_LINK_ERR_SLOT, bytes, (uint32_t)slot.bytes);
+  if (mg_port_slot_erase(bytes) != 0)
+    return refuse(call, MG_LINK_ERR_FLASH, 0, 0);
+  s->loading = true;
+  s->load_bytes = bytes;
+  s->load_at = 0;
+  return MG_OK;
+}
+
+static int load_data(struct mg_session *s, struct mg_link_call *call) {
+  uint32_t offset = mg_get_u32(call->body);
+  uint32_t n = call->body_bytes - 4;
+  if (!s->loading || offset != s->load_at || offset % MG_LINK_DATA_ALIGN_BYTES != 0)
+    return refuse(call, MG_LINK_ERR_ORDER, offset, s->loading ? s->load_at : 0);
+  if (n > s->load_bytes - offset)
+    return refuse(call, MG_LINK_ERR_RANGE, offset + n, s->load_bytes);
+  if (mg_port_slot_write(offset, call->body + 4, n) != 0)
+    return refuse(call, MG_LINK_ERR_FLASH, offset, 0);
+  s->load_at += n;
+  return MG_OK;
+}
+
+static int load_end(struct mg_session *s, struct mg_link_call *call) {
+  uint32_t sent = mg_get_u32(call->body);
+  if (!s->loading || s->load_at != s->load_bytes)
+    return refuse(call, MG_LINK_ERR_ORDER, s->load_at, s->loading ? s->load_bytes : 0);
+  s->loading = false;
+  uint32_t there = mg_crc32(0, mg_port_slot().base, s->load_bytes);
+  if (there != sent)
+    return refuse(call, MG_LINK_ERR_TRANSFER, there, sent);
+  int err = mg_session_take_plan(s, s->load_bytes);
+  if (err != MG_OK)
+    return refuse_by_plan(s, call, err);
+  mg_put_u32(call->reply, s->ctx.plan->plan_crc);
+  mg_put_u32(call->reply + 4, s->ctx.bytes[MG_ARENA]);
+  mg_put_u32(call->reply + 8, s->ctx.bytes[MG_STATE]);
+  mg_put_u32(call->reply + 12, s->ctx.bytes[MG_IO]);
+  call->reply_bytes = 16;
+  return MG_OK;
+}
+
+// ---- samples ------------------------------------------------------------------------------------------------------------
+
+static int sample(struct mg_session *s, struct mg_link_call *call) {
+  uint32_t offset = mg_get_u32(call->body);
+  uint32_t n = call->body_bytes - 4;
+  uint32_t bytes = (uint32_t)mg_sample_bytes(&s->ctx);
+  uint32_t expected = offset == 0 ? 0 : s->sample_at;
+  s->sample_at = 0;
+  if (offset != expected)
+    return refuse(call, MG_LINK_ERR_ORDER, offset, expected);
+  if (n > bytes - offset)
+    return refuse(call, MG_LINK_ERR_RANGE, offset + n, bytes);
+  memcpy(mg_sample(&s->ctx) + offset, call->body + 4, n);
+  s->sample_at = offset + n;
+  return MG_OK;
+}
+
+static int need_sample(const struct mg_session *s, struct mg_link_call *call) {
+  uint32_t bytes = (uint32_t)mg_sample_bytes(&s->ctx);
+  return s->sample_at == bytes ? MG_OK : refuse(call, MG_LINK_ERR_SAMPLE, s->sample_at, bytes);
+}
+
+static void trace_step(void *user, uint32_t index, const struct mg_step *step) {
+  struct mg_session *s = user;
+  if (index < s->trace_steps)
+    s->trace[index] = mg_outputs_crc(&s->ctx, step);
+}
+
+static void trace_begin(struct mg_session *s) {
+  if (s->trace != NULL)
+    memset(s->trace, 0, s->trace_steps * sizeof *s->trace);
+}
+
+static int train(struct mg_session *s, struct mg_link_call *call) {
+  int err = need_sample(s, call);
+  if (err != MG_OK)
+    return err;
+  trace_begin(s);
+  const struct mg_result *result;
+  mg_port_timer_start();
+  err = mg_train(&s->ctx, mg_get_u16(call->body), mg_get_f32(call->body + 4), mg_get_f32(call->body + 8), &result);
+  uint64_t ticks = mg_port_timer_stop();
+  if (err != MG_OK)
+    return refuse_by_plan(s, call, err);
+  mg_put_f32(call->reply, result->loss);
+  mg_put_f32(call->reply + 4, result->peak);
+  mg_put_u32(call->reply + 8, (uint32_t)result->argmax);
+  mg_put_u32(call->reply + 12, result->skipped);
+  mg_put_u64(call->reply + 16, ticks);
+  call->reply_bytes = 24;
+  return MG_OK;
+}
+
+static uint32_t first_maximum(const int8_t *v, uint32_t n) {
+  uint32_t best = 0;
+  for (uint32_t i = 1; i < n; i++)
+    if (v[i] > v[best])
+      best = i;
+  return best;
+}
+
+static int predict(struct mg_session *s, struct mg_link_call *call) {
+  int err = need_sample(s, call);
+  if (err != MG_OK)
+    return err;
+  trace_begin(s);
+  mg_port_timer_start();
+  mg_predict(&s->ctx);
+  uint64_t ticks = mg_port_timer_stop();
+  const int8_t *output = mg_output(&s->ctx);
+  uint32_t bytes = (uint32_t)mg_output_bytes(&s->ctx);
+  mg_put_u32(call->reply, first_maximum(output, bytes));
+  mg_put_u32(call->reply + 4, bytes);
+  mg_put_u32(call->reply + 8, (uint32_t)((const uint8_t *)output - s->ctx.base[MG_IO]));
+  mg_put_u32(call->reply + 12, 0);
+  mg_put_u64(call->reply + 16, ticks);
+  call->reply_bytes = 24;
+  if (bytes <= MG_LINK_OUTPUT_BYTES) {
+    memcpy(call->reply + 24, output, bytes);
+    call->reply_bytes += bytes;
+  }
+  return MG_OK;
+}
+
+// ---- memory -------------------------------------------------------------------------------------------------------------
+
+static int read(struct mg_session *s, struct mg_link_call *call) {
+  uint32_t region = call->body[0];
+  uint32_t offset = mg_get_u32(call->body + 4);
+  uint32_t n = mg_get_u32(call->body + 8);
+  if (region > MG_REGIONS)
+    return refuse(call, MG_LINK_ERR_REGION, region, MG_REGIONS + 1);
+  if (region == MG_REGIONS && s->trace == NULL)
+    return refuse(call, MG_LINK_ERR_NO_TRACE, 0, 0);
+  if (n > MG_LINK_BODY_BYTES)
+    return refuse(call, MG_LINK_ERR_LENGTH, n, MG_LINK_BODY_BYTES);
+  uint32_t bytes = region == MG_REGIONS ? s->trace_steps * (uint32_t)sizeof *s->trace : s->ctx.bytes[region];
+  if (offset > bytes || n > bytes - offset)
+    return refuse(call, MG_LINK_ERR_RANGE, offset > bytes ? offset : offset + n, bytes);
+  const uint8_t *base = region == MG_REGIONS ? (const uint8_t *)s->trace : s->ctx.base[region];
+  memcpy(call->reply, base + offset, n);
+  call->reply_bytes = n;
+  return MG_OK;
+}
+
+static int write_state(struct mg_session *s, struct mg_link_call *call) {
+  uint32_t offset = mg_get_u32(call->body);
+  uint32_t n = call->body_bytes - 4;
+  size_t bytes;
+  uint8_t *state = mg_state(&s->ctx, &bytes);
+  if (offset > bytes || n > bytes - offset)
+    return refuse(call, MG_LINK_ERR_RANGE, offset > bytes ? offset : offset + n, (uint32_t)bytes);
+  memcpy(state + offset, call->body + 4, n);
+  return MG_OK;
+}
+
+static int reset(struct mg_session *s, struct mg_link_call *call) {
+  (void)call;
+  mg_reset(&s->ctx);
+  begin_state(s);
+  return MG_OK;
+}
+
+static int trace(struct mg_session *s, struct mg_link_call *call) {
+  trace_off(s);
+  if (call->body[0] == 0)
+    return MG_OK;
+  struct mg_port_pool pool = mg_port_pool();
+  size_t used = plan_memory_bytes(s);
+  uint32_t steps = steps_of(&s->ctx);
+  size_t need = used + steps * sizeof *s->trace;
+  if (need > pool.bytes)
+    return refuse(call, MG_ERR_NOMEM, (uint32_t)need, (uint32_t)pool.bytes);
+  s->trace = (uint32_t *)(void *)(pool.base + used);
+  s->trace_steps = steps;
+  trace_begin(s);
+  s->ctx.user = s;
+  s->ctx.after = trace_step;
+  return MG_OK;
+}
+
+static uint32_t arena_touched_bytes(const struct mg_ctx *ctx) {
+  uint32_t n = ctx->bytes[MG_ARENA];
+  while (n != 0 && ctx->base[MG_ARENA][n - 1] == MG_LINK_PAINT)
+    n--;
+  return n;
+}
+
+static int stats(struct mg_session *s, struct mg_link_call *call) {
+  struct mg_port_usage usage = mg_port_usage();
+  size_t used = s->loaded ? plan_memory_bytes(s) + s->trace_steps * sizeof *s->trace : 0;
+  mg_put_u32(call->reply, usage.stack_peak_bytes);
+  mg_put_u32(call->reply + 4, MG_STACK_BYTES);
+  mg_put_u32(call->reply + 8, s->loaded ? arena_touched_bytes(&s->ctx) : 0);
+  mg_put_u32(call->reply + 12, (uint32_t)used);
+  mg_put_u32(call->reply + 16, usage.static_ram_bytes);
+  mg_put_u32(call->reply + 20, usage.firmware_bytes);
+  mg_put_u32(call->reply + 24, usage.rx_overruns);
+  mg_put_u32(call->reply + 28, s->damaged_frames);
+  call->reply_bytes = 32;
+  return MG_OK;
+}
+
+static int bye(struct mg_session *s, struct mg_link_call *call) {
+  (void)call;
+  trace_off(s);
+  return MG_OK;
+}
+
+// ---- the border ---------------------------------------------------------------------------------------------------------
+
+static uint32_t put_string(uint8_t *at, const char *text) {
+  uint32_t n = (uint32_t)strlen(text);
+  at[0] = (uint8_t)n;
+  memcpy(at + 1, text, n);
+  return n + 1;
+}
+
+void mg_session_caps(struct mg_session *s, struct mg_link_call *call) {
+  uint8_t *r = call->reply;
+  mg_put_u32(r, s->nonce);
+  mg_put_u16(r + 4, MG_LINK_PROTOCOL);
+  mg_put_u16(r + 6, MG_PLAN_VERSION);
+  mg_put_u32(r + 8, mg_ops_hash());
+  memset(r + 12, 0, 32);
+  for (uint16_t code = 0; code < 256; code++)
+    if (mg_kernel_linked(code))
+      r[12 + code / 8] |= (uint8_t)(1u << (code % 8));
+  mg_put_u32(r + 44, (uint32_t)mg_port_pool().bytes);
+  mg_put_u32(r + 48, (uint32_t)mg_port_slot().bytes);
+  mg_put_u16(r + 52, MG_LINK_BODY_BYTES);
+  r[54] = MG_LINK_WINDOW_FRAMES;
+  r[55] = MG_TICK_UNIT;
+  mg_put_u32(r + 56, MG_RX_RING_BYTES - MG_LINK_SYNC_RESERVE_BYTES);
+  mg_put_u32(r + 60, MG_TICK_MUL);
+  mg_put_u32(r + 64, MG_TICK_DIV);
+  mg_put_u32(r + 68, s->loaded ? s->ctx.plan->plan_crc : 0);
+  uint32_t n = 72;
+  n += put_string(r + n, MG_BOARD_NAME);
+  n += put_string(r + n, MG_FIRMWARE_VERSION);
+  call->reply_bytes = n;
+}
+
+int mg_session_execute(struct mg_session *s, struct mg_link_call *call) {
+  static const struct {
+    command *run;
+    uint16_t min_bytes, max_bytes;
+    uint8_t type;
+    bool needs_plan;
+  } commands[] = {
+      {load_begin, 4, 4, MG_LINK_LOAD_BEGIN, false},
+      {load_data, 5, MG_LINK_BODY_BYTES, MG_LINK_LOAD_DATA, false},
+      {load_end, 4, 4, MG_LINK_LOAD_END, false},
+      {sample, 5, MG_LINK_BODY_BYTES, MG_LINK_SAMPLE, true},
+      {train, 12, 12, MG_LINK_TRAIN, true},
+      {predict, 0, 0, MG_LINK_PREDICT, true},
+      {read, 12, 12, MG_LINK_READ, true},
+      {write_state, 5, MG_LINK_BODY_BYTES, MG_LINK_WRITE_STATE, true},
+      {reset, 0, 0, MG_LINK_RESET, true},
+      {trace, 1, 1, MG_LINK_TRACE, true},
+      {stats, 0, 0, MG_LINK_STATS, false},
+      {bye, 0, 0, MG_LINK_BYE, false},
+  };
+  for (size_t i = 0; i < sizeof commands / sizeof commands[0]; i++) {
+    if (commands[i].type != call->type)
+      continue;
+    uint32_t n = call->body_bytes;
+    if (n < commands[i].min_bytes || n > commands[i].max_bytes)
+      return refuse(call, MG_LINK_ERR_LENGTH, n, n < commands[i].min_bytes ? commands[i].min_bytes : commands[i].max_bytes);
+    if (commands[i].needs_plan && !s->loaded)
+      return refuse(call, MG_LINK_ERR_NO_PLAN, call->type, 0);
+    return commands[i].run(s, call);
+  }
+  return refuse(call, MG_LINK_ERR_TYPE, call->type, 0);
+}

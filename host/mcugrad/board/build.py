@@ -1,0 +1,131 @@
+"""Firmware built by CMake into build/<board>, and what its linker says in one line."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import re
+import shutil
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+from mcugrad import __version__
+from mcugrad.errors import FitError, McugradError, UnavailableError
+from mcugrad.paths import root
+
+_PACKAGES = {
+    "cmake": "cmake",
+    "ninja": "ninja-build",
+    "cc": "gcc",
+    "arm-none-eabi-gcc": "gcc-arm-none-eabi libnewlib-arm-none-eabi",
+    "arm-none-eabi-size": "binutils-arm-none-eabi",
+    "size": "binutils",
+}
+"""Tool -> Debian packages."""
+
+_TOP_SYMBOLS = 5
+
+
+@dataclass(frozen=True, slots=True)
+class Firmware:
+    """A built image. ``flash_bytes`` is code, constants and initial values; ``static_ram_bytes`` is .data and .bss."""
+
+    elf: Path
+    flash_bytes: int
+    static_ram_bytes: int
+
+
+def build(board: str, app: str, native: bool) -> Firmware:
+    """Configure (where needed) and build ``app`` for ``board``; quiet unless it fails. Called by Board.build."""
+    compiler = "cc" if native else "arm-none-eabi-gcc"
+    size = "size" if native else "arm-none-eabi-size"
+    for tool in ("cmake", "ninja", compiler, size):
+        need_tool(tool)
+    folder = _build_dir(board)
+    with (folder / ".lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not (folder / "build.ninja").exists():
+            _run(_configure(board, folder, native), board)
+        _run(["cmake", "--build", str(folder), "--target", app], board)
+    elf = folder / (app if native else f"{app}.elf")
+    flash, ram = _sizes(size, elf, reserved=_reserved(elf))
+    return Firmware(elf, flash, ram)
+
+
+def need_tool(tool: str) -> None:
+    """Raise UnavailableError with the package to install where ``tool`` is not on PATH."""
+    if shutil.which(tool) is None:
+        raise UnavailableError(f"{tool} is not on PATH", f"install it: apt install {_PACKAGES.get(tool, tool)}")
+
+
+def _build_dir(board: str) -> Path:
+    checkout = root()
+    if (checkout / "pyproject.toml").exists() and os.access(checkout, os.W_OK):
+        folder = checkout / "build" / board
+    else:
+        cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+        folder = cache / "mcugrad" / __version__ / board
+    folder.mkdir(parents=True, exist_ok=True)
+    return folder
+
+
+def _configure(board: str, folder: Path, native: bool) -> list[str]:
+    command = [
+        "cmake",
+        "-S",
+        str(root()),
+        "-B",
+        str(folder),
+        "-G",
+        "Ninja",
+        f"-DMG_BOARD={board}",
+        f"-DPython3_EXECUTABLE={sys.executable}",
+    ]
+    return command if native else [*command, f"-DCMAKE_TOOLCHAIN_FILE={root() / 'cmake' / 'arm-none-eabi.cmake'}"]
+
+
+def _run(command: list[str], board: str) -> None:
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode != 0:
+        raise build_error(done.stdout + done.stderr, board)
+
+
+def build_error(output: str, board: str) -> McugradError:
+    """One line out of what CMake, the compiler or the linker printed. A memory region that overflows is a FitError."""
+    overflows = re.findall(r"region [`'\"]?(\w+)'? overflowed by (\d+) bytes", output)
+    if overflows:
+        regions = ", ".join(f"{region} overflows by {int(n):,} bytes" for region, n in dict(overflows).items())
+        return FitError(
+            f"the firmware does not fit {board}: {regions}", f"largest symbols: {_largest(output) or 'unknown'}; build fewer kernels"
+        )
+    lines = [line.strip() for line in output.splitlines() if re.search(r"\berror:|undefined reference|CMake Error", line)]
+    first = lines[0] if lines else (output.strip().splitlines() or ["no output"])[-1]
+    return McugradError(f"building the firmware for {board} failed: {first}", "build by hand to see all: cmake --build build/" + board)
+
+
+def _largest(output: str) -> str:
+    """The largest symbols in the map that the failed link has left, if its path stands in the output."""
+    found = re.search(r"-Map=(\S+\.map)", output)
+    path = Path(found[1]) if found else None
+    if path is None or not path.exists():
+        return ""
+    sizes = re.findall(r"^ \.(?:text|rodata|bss|data)\.(\S+)\s+0x[0-9a-f]+\s+0x([0-9a-f]+)", path.read_text(errors="replace"), re.M)
+    top = sorted(((int(n, 16), name) for name, n in sizes), reverse=True)[:_TOP_SYMBOLS]
+    return ", ".join(f"{name} {n:,}" for n, name in top)
+
+
+def _reserved(elf: Path) -> int:
+    """Bytes of .stack in the image, which `size` counts as bss."""
+    if elf.suffix != ".elf":
+        return 0
+    listing = subprocess.run(["arm-none-eabi-size", "-A", str(elf)], capture_output=True, text=True, check=True).stdout
+    found = re.search(r"^\.stack\s+(\d+)", listing, re.M)
+    return int(found[1]) if found else 0
+
+
+def _sizes(size: str, elf: Path, reserved: int) -> tuple[int, int]:
+    listing = subprocess.run([size, str(elf)], capture_output=True, text=True, check=True).stdout
+    text, data, bss = (int(v) for v in listing.splitlines()[1].split()[:3])
+    return text + data, data + bss - reserved

@@ -1,0 +1,130 @@
+"""A board by its name, running and connected: one code path for a host process, an emulator and hardware."""
+
+from __future__ import annotations
+
+import contextlib
+import select
+import shutil
+import socket
+import subprocess
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+from mcugrad.board.build import Firmware, need_tool
+from mcugrad.board.table import Board, Kind, find_board
+from mcugrad.errors import LinkError, UnavailableError, UsageError
+from mcugrad.link.protocol import TickUnit
+from mcugrad.link.transport import DEFAULT_BAUD, SerialTransport, SocketTransport, Transport
+
+_START_S = 10.0
+_STOP_S = 2.0
+
+
+@contextlib.contextmanager
+def open_board(spec: str, firmware: Firmware | None = None) -> Iterator[tuple[Board, Transport]]:
+    """Start or open the board that ``spec`` names, and end it on the way out, whatever happens inside.
+
+    ``spec``: a name of boards/ that runs on this machine, or serial:PORT[:BAUD] (then the sizes of the Board are 0: HELLO tells them).
+    ``firmware``: the image to run, built where it is None. Raises UsageError, UnavailableError, PortBusyError, PortPermissionError.
+    """
+    if spec.startswith("serial:"):
+        port, baud = _parse_serial(spec)
+        with contextlib.closing(SerialTransport(port, baud)) as transport:
+            yield _serial_board(port), transport
+        return
+    board = find_board(spec)
+    if board.kind is Kind.SERIAL:
+        raise UsageError(f"{spec} is hardware", f"flash its firmware, then use --board serial:PORT ({board.title})")
+    if board.kind is Kind.QEMU:
+        need_emulator()
+    image = firmware or board.build()
+    start = _host_process if board.kind is Kind.HOST else _qemu_process
+    with start(board, image.elf) as transport:
+        yield board, transport
+
+
+def need_emulator() -> None:
+    """Raise UnavailableError where QEMU is missing."""
+    need_tool("qemu-system-arm")
+
+
+@contextlib.contextmanager
+def _host_process(board: Board, image: Path) -> Iterator[Transport]:
+    process = subprocess.Popen([str(image)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, start_new_session=True)
+    assert process.stdout is not None
+    with _ended(process):
+        ready, _, _ = select.select([process.stdout], [], [], _START_S)
+        path = process.stdout.readline().decode().strip() if ready else ""
+        if not path:
+            raise UnavailableError(f"{image} opened no pty", "is /dev/pts mounted?")
+        with contextlib.closing(SerialTransport(path, DEFAULT_BAUD)) as transport:
+            transport.name = board.name
+            yield transport
+
+
+@contextlib.contextmanager
+def _qemu_process(board: Board, image: Path) -> Iterator[Transport]:
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
+    with contextlib.closing(SocketTransport(ours, board.name)) as transport, tempfile.TemporaryFile() as messages:
+        with theirs:
+            process = subprocess.Popen(
+                _qemu_command(board, image, theirs.fileno()),
+                stdin=subprocess.DEVNULL,
+                stdout=messages,
+                stderr=messages,
+                pass_fds=(theirs.fileno(),),
+                start_new_session=True,
+            )
+        with _ended(process):
+            try:
+                yield transport
+            except LinkError as e:
+                if process.poll() is None:
+                    raise
+                messages.seek(0)
+                last = messages.read().decode(errors="replace").strip().splitlines()[-1:] or ["no message"]
+                raise UnavailableError(f"qemu-system-arm ended with {process.returncode}: {last[0]}", "run mcugrad doctor") from e
+
+
+def _qemu_command(board: Board, image: Path, fd: int) -> list[str]:
+    tied = ["setpriv", "--pdeathsig", "KILL", "--"] if shutil.which("setpriv") else []  # no orphan where we are killed
+    return [
+        *tied,
+        "qemu-system-arm",
+        *("-M", board.qemu_machine, *board.qemu_args),
+        *("-nographic", "-monitor", "none", "-nodefaults"),
+        *("-chardev", f"socket,id=uart0,fd={fd}", "-serial", "chardev:uart0"),
+        *("-kernel", str(image)),
+    ]
+
+
+@contextlib.contextmanager
+def _ended(process: subprocess.Popen[bytes]) -> Iterator[None]:
+    try:
+        yield
+    finally:
+        for pipe in (process.stdin, process.stdout):
+            if pipe is not None:
+                pipe.close()
+        process.terminate()
+        try:
+            process.wait(_STOP_S)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+
+
+def _parse_serial(spec: str) -> tuple[str, int]:
+    rest = spec.removeprefix("serial:")
+    port, colon, last = rest.rpartition(":")
+    baud = int(last) if colon and last.isdigit() else DEFAULT_BAUD
+    if not (colon and last.isdigit()):
+        port = rest
+    if not port or baud == 0:
+        raise UsageError(f"{spec!r} names no serial port", "write serial:PORT or serial:PORT:BAUD, for example serial:/dev/ttyACM0:115200")
+    return port, baud
+
+
+def _serial_board(port: str) -> Board:
+    return Board("serial", f"hardware on {port}", "", Kind.SERIAL, 0, 0, 0, 0, 0, TickUnit.NONE, 1, 1)

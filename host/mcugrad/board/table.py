@@ -1,0 +1,147 @@
+"""boards/<name>/board.toml read and checked."""
+
+from __future__ import annotations
+
+import difflib
+import functools
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import Enum
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any, TypeVar
+
+from mcugrad.board.build import Firmware, build
+from mcugrad.errors import McugradError, UsageError
+from mcugrad.link.protocol import TickUnit
+from mcugrad.paths import boards_dir
+
+
+class Kind(Enum):
+    """How a board runs."""
+
+    HOST = "host"
+    QEMU = "qemu"
+    SERIAL = "serial"
+
+
+@dataclass(frozen=True, slots=True)
+class Board:
+    """One folder of boards/. Sizes in bytes; ``tick_mul / tick_div`` is ``tick_unit`` per tick."""
+
+    name: str
+    title: str
+    core: str
+    kind: Kind
+    ram_bytes: int
+    flash_bytes: int
+    firmware_bytes: int
+    stack_bytes: int
+    rx_ring_bytes: int
+    tick_unit: TickUnit
+    tick_mul: int
+    tick_div: int
+    qemu_machine: str = ""
+    qemu_args: tuple[str, ...] = ()
+
+    @property
+    def slot_bytes(self) -> int:
+        """Flash for a plan."""
+        return self.flash_bytes - self.firmware_bytes
+
+    @property
+    def emulated(self) -> bool:
+        """Whether its timing says nothing about hardware."""
+        return self.kind is not Kind.SERIAL
+
+    def build(self, app: str = "trainer") -> Firmware:
+        """Build an application for this board. Raises UnavailableError (a tool is missing), FitError (it does not link), McugradError."""
+        return build(self.name, app, native=self.kind is Kind.HOST)
+
+
+_T = TypeVar("_T")
+_SIZES = ("ram_bytes", "flash_bytes", "firmware_bytes", "stack_bytes", "rx_ring_bytes")
+_KEYS = {"name", "title", "core", "kind", "tick", "qemu", *_SIZES}
+
+
+def parse_board(path: Path) -> Board:
+    """Read one board.toml. Raises McugradError with the file, the key and what it must be."""
+    try:
+        raw = tomllib.loads(path.read_text(encoding="utf-8"))
+    except tomllib.TOMLDecodeError as e:
+        raise McugradError(f"{path}: {e}") from None
+    unknown = set(raw) - _KEYS
+    if unknown:
+        raise _bad(path, sorted(unknown)[0], "not a key of board.toml")
+    sizes = {key: _positive(path, raw, key) for key in _SIZES}
+    if sizes["firmware_bytes"] >= sizes["flash_bytes"]:
+        raise _bad(path, "firmware_bytes", f"less than flash_bytes ({sizes['flash_bytes']})")
+    if sizes["stack_bytes"] + sizes["rx_ring_bytes"] >= sizes["ram_bytes"]:
+        raise _bad(path, "stack_bytes", f"with rx_ring_bytes less than ram_bytes ({sizes['ram_bytes']})")
+    if _text(path, raw, "name") != path.parent.name:
+        raise _bad(path, "name", f"the name of its folder, {path.parent.name}")
+    kind = _choice(path, raw, "kind", {k.value: k for k in Kind})
+    tick = _table(path, raw, "tick")
+    qemu = _table(path, raw, "qemu") if kind is Kind.QEMU else {}
+    return Board(
+        name=raw["name"],
+        title=_text(path, raw, "title"),
+        core=_text(path, raw, "core"),
+        kind=kind,
+        tick_unit=_choice(path, tick, "unit", {u.name.lower(): u for u in TickUnit}),
+        tick_mul=_positive(path, tick, "mul"),
+        tick_div=_positive(path, tick, "div"),
+        qemu_machine=_text(path, qemu, "machine") if qemu else "",
+        qemu_args=tuple(str(a) for a in qemu.get("args", ())),
+        **sizes,
+    )
+
+
+@functools.cache
+def load_boards() -> Mapping[str, Board]:
+    """All boards by name, in the order of their names."""
+    paths = sorted(boards_dir().glob("*/board.toml"))
+    return MappingProxyType({p.parent.name: parse_board(p) for p in paths})
+
+
+def find_board(name: str) -> Board:
+    """The board ``name``. Raises UsageError with the nearest name and the list."""
+    boards = load_boards()
+    if name in boards:
+        return boards[name]
+    near = difflib.get_close_matches(name, boards, 1)
+    hint = (f"did you mean {near[0]}? " if near else "") + f"boards: {', '.join(boards)}, or serial:PORT for hardware"
+    raise UsageError(f"there is no board {name!r}", hint)
+
+
+def _bad(path: Path, key: str, must: str) -> McugradError:
+    return McugradError(f"{path}: {key} must be {must}" if must[:3] != "not" else f"{path}: {key} is {must}")
+
+
+def _table(path: Path, raw: Mapping[str, Any], key: str) -> Mapping[str, Any]:
+    value = raw.get(key)
+    if not isinstance(value, dict):
+        raise _bad(path, key, "a table")
+    return value
+
+
+def _text(path: Path, raw: Mapping[str, Any], key: str) -> str:
+    value = raw.get(key)
+    if not isinstance(value, str) or not value:
+        raise _bad(path, key, "a text")
+    return value
+
+
+def _positive(path: Path, raw: Mapping[str, Any], key: str) -> int:
+    value = raw.get(key)
+    if not isinstance(value, int) or isinstance(value, bool) or value <= 0:
+        raise _bad(path, key, "an integer above 0")
+    return value
+
+
+def _choice(path: Path, raw: Mapping[str, Any], key: str, choices: Mapping[str, _T]) -> _T:
+    value = raw.get(key)
+    if not isinstance(value, str) or value not in choices:
+        raise _bad(path, key, "one of " + ", ".join(choices))
+    return choices[value]

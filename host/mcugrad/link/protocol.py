@@ -1,0 +1,185 @@
+"""What the frames carry: command types, bodies, replies (SPEC.md section 4.3)."""
+
+from __future__ import annotations
+
+import struct
+from dataclasses import dataclass
+from enum import IntEnum
+
+import numpy as np
+import numpy.typing as npt
+
+from mcugrad.errors import DataError, LinkError, McugradError
+from mcugrad.link.texts import device_error
+
+PROTOCOL = 1
+REPLY = 0x80
+ERR = 0xFE
+NAK = 0xFF
+DATA_ALIGN = 32
+"""Offsets of LOAD_DATA are multiples of this: flash is programmed in such units."""
+
+
+class Command(IntEnum):
+    """Frame types that the host sends."""
+
+    HELLO = 0x01
+    SYNC = 0x02
+    LOAD_BEGIN = 0x10
+    LOAD_DATA = 0x11
+    LOAD_END = 0x12
+    SAMPLE = 0x20
+    TRAIN = 0x21
+    PREDICT = 0x22
+    READ = 0x30
+    WRITE_STATE = 0x31
+    RESET = 0x32
+    TRACE = 0x33
+    STATS = 0x34
+    BYE = 0x3F
+
+
+class Region(IntEnum):
+    """What READ can see: the regions of a plan, and the CRCs of the last traced run."""
+
+    ARENA = 0
+    CONST = 1
+    STATE = 2
+    IO = 3
+    TRACE = 4
+
+
+class TickUnit(IntEnum):
+    """What the device's stopwatch counts."""
+
+    NONE = 0
+    INSTRUCTIONS = 1
+    CYCLES = 2
+    MICROSECONDS = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Caps:
+    """What a device is. ``kernels`` holds the step codes it can run; ``plan_crc`` is 0 where no plan is loaded."""
+
+    protocol: int
+    plan_version: int
+    ops_hash: int
+    kernels: frozenset[int]
+    pool_bytes: int
+    slot_bytes: int
+    max_body_bytes: int
+    window_frames: int
+    rx_window_bytes: int
+    tick_unit: TickUnit
+    tick_mul: int
+    tick_div: int
+    plan_crc: int
+    board: str
+    firmware: str
+
+    def units(self, ticks: int) -> int | None:
+        """Ticks in ``tick_unit``; None where the board has no timer that moves."""
+        return None if self.tick_unit is TickUnit.NONE else ticks * self.tick_mul // self.tick_div
+
+
+@dataclass(frozen=True, slots=True)
+class Loaded:
+    """A plan that the device has accepted."""
+
+    plan_crc: int
+    arena_bytes: int
+    state_bytes: int
+    io_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class TrainReply:
+    """mg_result of one sample, and the ticks that mg_train took."""
+
+    loss: float
+    peak: float
+    argmax: int
+    skipped: bool
+    ticks: int
+
+
+@dataclass(frozen=True, slots=True)
+class PredictReply:
+    """First maximum of the output, the whole output (int8), and the ticks that mg_predict took."""
+
+    argmax: int
+    output: npt.NDArray[np.int8]
+    ticks: int
+
+
+@dataclass(frozen=True, slots=True)
+class Stats:
+    """Memory as measured on the device; 0 where it cannot be measured there."""
+
+    stack_peak_bytes: int
+    stack_reserved_bytes: int
+    arena_touched_bytes: int
+    pool_used_bytes: int
+    static_ram_bytes: int
+    firmware_bytes: int
+    rx_overruns: int
+    damaged_frames: int
+
+
+PREDICT_HEAD = struct.Struct("<iIIxxxxQ")
+"""argmax, bytes of the output, its offset in IO, ticks; the output follows where it is short."""
+
+Sample = tuple[bytes | npt.NDArray[np.int8], int, float]
+"""One training sample: the model's input (int8, as it stands in IO), label, learning rate."""
+
+
+def pack_train(label: int, lr: float, skip: float) -> bytes:
+    """Body of TRAIN. Raises DataError where the label cannot be sent."""
+    if not 0 <= label <= 0xFFFF:
+        raise DataError(f"label {label} does not fit 16 bits", "labels are 0 … classes - 1")
+    return struct.pack("<Hxxff", label, lr, skip)
+
+
+def parse_train(body: bytes) -> TrainReply:
+    """Body of a TRAIN reply."""
+    loss, peak, argmax, skipped, ticks = struct.unpack("<ffiIQ", sized(body, 24))
+    return TrainReply(loss, peak, argmax, bool(skipped), ticks)
+
+
+def parse_predict(body: bytes) -> PredictReply:
+    """Body of a PREDICT reply; ``output`` is empty where it was too long to come along."""
+    argmax, _size, _offset, ticks = PREDICT_HEAD.unpack(sized(body[: PREDICT_HEAD.size], PREDICT_HEAD.size))
+    return PredictReply(argmax, np.frombuffer(body, np.int8, offset=PREDICT_HEAD.size), ticks)
+
+
+def parse_caps(body: bytes) -> Caps:
+    """Body of a HELLO reply."""
+    fixed = struct.Struct("<IHHI32sIIHBBIIII")
+    if len(body) < fixed.size:
+        raise LinkError(f"a HELLO reply has {len(body)} bytes, not {fixed.size} or more", "build and flash the firmware again")
+    (_nonce, protocol, plan_version, ops_hash, bits, pool, slot, body_bytes, frames, unit, window, mul, div, crc) = fixed.unpack_from(body)
+    kernels = frozenset(code for code in range(256) if bits[code >> 3] >> (code & 7) & 1)
+    board, firmware = _parse_strings(body[fixed.size :])
+    return Caps(
+        protocol, plan_version, ops_hash, kernels, pool, slot, body_bytes, frames, window, TickUnit(unit), mul, div, crc, board, firmware
+    )
+
+
+def _parse_strings(data: bytes) -> tuple[str, str]:
+    first = data[1 : 1 + data[0]]
+    rest = data[1 + len(first) :]
+    return first.decode("ascii", "replace"), rest[1 : 1 + rest[0]].decode("ascii", "replace")
+
+
+def sized(body: bytes, n: int) -> bytes:
+    """``body``, which must have ``n`` bytes. Raises LinkError."""
+    if len(body) != n:
+        raise LinkError(f"a reply has {len(body)} bytes, not {n}", "host and firmware are of different versions: build and flash again")
+    return body
+
+
+def error_of(body: bytes) -> McugradError:
+    """The exception for the body of an ERR reply."""
+    code, step, value, limit = struct.unpack("<iiII", sized(body, 16))
+    return device_error(code, step, value, limit)

@@ -1,0 +1,411 @@
+"""The host's end of the link: go-back-N over frames, typed commands on top (SPEC.md section 4).
+
+Loss is repaired in one way only. A NAK, a gap in the replies or a silence makes the host send SYNC and nothing else; the
+device's answer proves that all older bytes are out of the line, and then everything unanswered is sent again, once. So
+repeats never pile up in the device's ring, and the device answers a command that it has executed before from its cache.
+"""
+
+from __future__ import annotations
+
+import secrets
+import struct
+import time
+import zlib
+from collections import deque
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import NoReturn
+
+import numpy as np
+import numpy.typing as npt
+
+from mcugrad.errors import DataError, FitError, LinkError
+from mcugrad.link import frame as fr
+from mcugrad.link.protocol import (
+    DATA_ALIGN,
+    ERR,
+    NAK,
+    PREDICT_HEAD,
+    PROTOCOL,
+    REPLY,
+    Caps,
+    Command,
+    Loaded,
+    PredictReply,
+    Region,
+    Sample,
+    Stats,
+    TrainReply,
+    error_of,
+    pack_train,
+    parse_caps,
+    parse_predict,
+    parse_train,
+    sized,
+)
+from mcugrad.link.transport import Transport
+
+MAX_RESENDS = 16
+
+
+@dataclass(frozen=True, slots=True)
+class _Sent:
+    seq: int
+    command: Command
+    code: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class _Answer:
+    command: Command
+    frame: fr.Frame
+
+
+class Session:
+    """One conversation with a device. Call ``hello`` first.
+
+    ``deadline_s`` bounds every wait for progress; ``retry_s`` is the first silence after which the line is probed.
+    ``bytes_sent`` and ``bytes_received`` count all bytes on the wire, repeats included.
+    """
+
+    def __init__(self, transport: Transport, deadline_s: float = 30.0, retry_s: float = 0.5) -> None:
+        self._transport = transport
+        self._deadline_s = deadline_s
+        self._retry_s = retry_s
+        self._decoder = fr.Decoder()
+        self._frames: deque[fr.Frame] = deque()
+        self._pending: deque[_Sent] = deque()
+        self._answers: deque[_Answer] = deque()
+        self._caps: Caps | None = None
+        self._loaded: Loaded | None = None
+        self._nonce = 0
+        self._seq = 0
+        self._token = 0
+        self._syncing = False
+        self._resends = 0
+        self._alive_at = 0.0
+        self._probe_at = 0.0
+        self._probe_s = retry_s
+        self.bytes_sent = 0
+        self.bytes_received = 0
+
+    # ---- commands ------------------------------------------------------------------------------------------------------
+
+    @property
+    def caps(self) -> Caps:
+        """What ``hello`` has learned."""
+        if self._caps is None:
+            raise LinkError("the session is not open", "call hello first")
+        return self._caps
+
+    @property
+    def damaged_frames(self) -> int:
+        """Frames from the device, boot banners included, that were dropped."""
+        return self._decoder.damaged
+
+    def hello(self) -> Caps:
+        """Open or reopen the session. A loaded plan and its STATE stay as they are.
+
+        Raises LinkError where nothing answers in time, DeviceError where the device speaks another protocol.
+        """
+        self._pending.clear()
+        self._answers.clear()
+        self._frames.clear()
+        self._syncing = False
+        self._nonce = secrets.randbits(32) | 1
+        body = struct.pack("<IH", self._nonce, PROTOCOL)
+        hello = b"\0" + fr.encode(fr.Frame(Command.HELLO, 0, body))
+        end = time.monotonic() + self._deadline_s
+        retry_s = self._retry_s
+        while time.monotonic() < end:
+            self._write(hello)
+            again = min(time.monotonic() + retry_s, end)
+            while (frame := self._next_frame(again)) is not None:
+                if frame.type == ERR and frame.seq == 0:
+                    raise error_of(frame.body)
+                if frame.type == Command.HELLO | REPLY and frame.body[:4] == body[:4]:
+                    self._caps = parse_caps(frame.body)
+                    self._seq = 1
+                    self._resends = 0
+                    return self._caps
+            retry_s = min(2 * retry_s, 2.0)
+        raise LinkError(
+            f"{self._transport.name} did not answer HELLO within {self._deadline_s:.1f} s",
+            "is the trainer firmware on this board, and is this its port and baud rate? reset the board and try again",
+        )
+
+    def load_plan(self, plan: bytes) -> Loaded:
+        """Write a plan into the board's slot and make it the current one, STATE at its start.
+
+        Raises FitError where it is larger than the slot or the pool, DeviceError (exit 6) where the device refuses it.
+        """
+        if len(plan) > self.caps.slot_bytes:
+            raise FitError(
+                f"the plan has {len(plan):,} bytes, the plan slot of {self.caps.board} has {self.caps.slot_bytes:,}",
+                "pick a smaller model or another board",
+            )
+        self._call(Command.LOAD_BEGIN, struct.pack("<I", len(plan)))
+        chunk = (self.caps.max_body_bytes - 4) // DATA_ALIGN * DATA_ALIGN
+        self._stream(Command.LOAD_DATA, plan, 0, chunk)
+        body = self._call(Command.LOAD_END, struct.pack("<I", zlib.crc32(plan)))
+        self._loaded = Loaded(*struct.unpack("<IIII", sized(body, 16)))
+        return self._loaded
+
+    def sample(self, data: bytes | npt.NDArray[np.int8]) -> None:
+        """Write the model's input into IO."""
+        self._settle()
+        self._post_sample(data)
+        self._drain()
+
+    def train(self, label: int, lr: float, skip: float) -> TrainReply:
+        """One training step on the sample in IO. ``skip``: largest |dL/dlogit| under which nothing is learned."""
+        return parse_train(self._call(Command.TRAIN, pack_train(label, lr, skip)))
+
+    def train_stream(self, samples: Iterable[Sample], skip: float) -> Iterator[TrainReply]:
+        """Train on one sample after the other; the next ones travel while the device computes.
+
+        Yields one reply per sample, in order, as they come. Closing the iterator early loses nothing: what is under way
+        is trained, its replies are dropped.
+        """
+        self._settle()
+        for data, label, lr in samples:
+            self._post_sample(data)
+            self._post(Command.TRAIN, pack_train(label, lr, skip))
+            yield from map(parse_train, self._results(Command.TRAIN))
+        while self._pending:
+            self._step()
+            yield from map(parse_train, self._results(Command.TRAIN))
+
+    def predict(self) -> PredictReply:
+        """Run the model on the sample in IO."""
+        return self._whole_output(self._call(Command.PREDICT, b""))
+
+    def predict_stream(self, samples: Iterable[bytes | npt.NDArray[np.int8]]) -> Iterator[PredictReply]:
+        """Predict one sample after the other, pipelined like ``train_stream``. Outputs over 64 bytes come back empty."""
+        self._settle()
+        for data in samples:
+            self._post_sample(data)
+            self._post(Command.PREDICT, b"")
+            yield from map(parse_predict, self._results(Command.PREDICT))
+        while self._pending:
+            self._step()
+            yield from map(parse_predict, self._results(Command.PREDICT))
+
+    def read(self, region: Region, offset: int, n: int) -> bytes:
+        """``n`` bytes of a region, from ``offset``."""
+        out = bytearray()
+        while len(out) < n:
+            want = min(n - len(out), self.caps.max_body_bytes)
+            body = self._call(Command.READ, struct.pack("<BxxxII", region, offset + len(out), want))
+            out += sized(body, want)
+        return bytes(out)
+
+    def read_state(self) -> bytes:
+        """All of STATE: a checkpoint."""
+        return self.read(Region.STATE, 0, self.loaded.state_bytes)
+
+    def write_state(self, state: bytes) -> None:
+        """Restore a checkpoint of the loaded plan."""
+        if len(state) != self.loaded.state_bytes:
+            raise DataError(
+                f"the checkpoint has {len(state):,} bytes, STATE of the loaded plan has {self.loaded.state_bytes:,}",
+                "use a checkpoint of this plan",
+            )
+        self._settle()
+        self._stream(Command.WRITE_STATE, state, 0, self.caps.max_body_bytes - 4)
+
+    @property
+    def loaded(self) -> Loaded:
+        """The plan that ``load_plan`` of this session has loaded."""
+        if self._loaded is None:
+            raise LinkError("no plan was loaded in this session", "call load_plan first")
+        return self._loaded
+
+    def reset(self) -> None:
+        """STATE as the plan starts it."""
+        self._call(Command.RESET, b"")
+
+    def trace_on(self) -> None:
+        """Keep a CRC-32 of every step's outputs from now on (Region.TRACE, one u32 per step). Raises FitError without room for it."""
+        self._call(Command.TRACE, b"\1")
+
+    def trace_off(self) -> None:
+        """Stop tracing and free its buffer."""
+        self._call(Command.TRACE, b"\0")
+
+    def stats(self) -> Stats:
+        """Memory use as measured on the device."""
+        return Stats(*struct.unpack("<8I", sized(self._call(Command.STATS, b""), 32)))
+
+    def bye(self) -> None:
+        """End the session; the plan and STATE stay on the device."""
+        self._call(Command.BYE, b"")
+        self._caps = None
+
+    # ---- pipeline ------------------------------------------------------------------------------------------------------
+
+    def _call(self, command: Command, body: bytes) -> bytes:
+        self._settle()
+        self._post(command, body)
+        while not self._answers:
+            self._step()
+        return _body_of(self._answers.popleft())
+
+    def _stream(self, command: Command, data: bytes, offset: int, chunk_bytes: int) -> None:
+        for at in range(0, len(data), chunk_bytes):
+            self._post(command, struct.pack("<I", offset + at) + data[at : at + chunk_bytes])
+            self._results(command)
+        self._drain()
+
+    def _post_sample(self, data: bytes | npt.NDArray[np.int8]) -> None:
+        raw = data if isinstance(data, bytes) else np.ascontiguousarray(data, dtype=np.int8).tobytes()
+        chunk = self.caps.max_body_bytes - 4
+        for at in range(0, len(raw), chunk):
+            self._post(Command.SAMPLE, struct.pack("<I", at) + raw[at : at + chunk])
+
+    def _results(self, command: Command) -> list[bytes]:
+        """Bodies of the answers so far that belong to ``command``. An error ends the pipeline and is raised.
+
+        Results that stand before the error are dropped with it: the caller learns the first error.
+        """
+        out: list[bytes] = []
+        while self._answers:
+            answer = self._answers.popleft()
+            if answer.frame.type == ERR:
+                self._settle()
+                raise error_of(answer.frame.body)
+            if answer.command is command:
+                out.append(answer.frame.body)
+        return out
+
+    def _drain(self) -> None:
+        while self._pending:
+            self._step()
+            self._results(Command.SAMPLE)
+
+    def _settle(self) -> None:
+        """Wait for what an abandoned pipeline has under way; its answers are dropped."""
+        while self._pending or self._syncing:
+            self._step()
+        self._answers.clear()
+
+    def _post(self, command: Command, body: bytes) -> None:
+        caps = self.caps
+        sent = _Sent(self._seq, command, fr.encode(fr.Frame(command, self._seq, body)))
+        while self._syncing or (
+            self._pending
+            and (
+                len(self._pending) >= caps.window_frames or sum(len(s.code) for s in self._pending) + len(sent.code) > caps.rx_window_bytes
+            )
+        ):
+            self._step()
+        if not self._pending:
+            self._progress()
+        self._pending.append(sent)
+        self._seq = (self._seq + 1) & 0xFF
+        self._write(sent.code)
+
+    # ---- repair --------------------------------------------------------------------------------------------------------
+
+    def _step(self) -> None:
+        """Wait for one event: a frame, a silence, or the deadline (LinkError)."""
+        end = self._alive_at + self._deadline_s
+        frame = self._next_frame(min(end, self._probe_at))
+        if frame is not None:
+            self._take(frame)
+        elif time.monotonic() >= end:
+            self._fail(f"did not answer {self._awaited()} within {self._deadline_s:.1f} s")
+        else:
+            self._sync()
+
+    def _take(self, frame: fr.Frame) -> None:
+        if frame.type == NAK:
+            self._take_nak(frame.body)
+            return
+        if not self._pending:
+            return
+        first = self._pending[0]
+        ahead = (frame.seq - first.seq) & 0xFF
+        if ahead == 0 and frame.type in (first.command | REPLY, ERR):
+            self._pending.popleft()
+            self._answers.append(_Answer(first.command, frame))
+            self._progress()
+        elif ahead < len(self._pending) and not self._syncing:
+            self._sync()
+
+    def _take_nak(self, body: bytes) -> None:
+        if len(body) != 6:
+            return
+        _expected, token, nonce = struct.unpack("<BBI", body)
+        if nonce != self._nonce:
+            self._fail("has lost the session: the board was reset, or another program talks to it")
+        if not self._syncing:
+            if self._pending:
+                self._sync()
+        elif token == self._token:
+            self._syncing = False
+            self._probe_at = time.monotonic() + self._probe_s
+            self._resend()
+
+    def _sync(self) -> None:
+        self._syncing = True
+        self._token = self._token % 255 + 1
+        self._probe_s *= 2
+        self._probe_at = time.monotonic() + self._probe_s
+        self._write(b"\0" + fr.encode(fr.Frame(Command.SYNC, 0, bytes((self._token,)))))
+
+    def _resend(self) -> None:
+        if not self._pending:
+            return
+        self._resends += 1
+        if self._resends > MAX_RESENDS:
+            self._fail(f"did not take {self._awaited()} in {MAX_RESENDS} attempts")
+        for sent in self._pending:
+            self._write(sent.code)
+
+    def _progress(self) -> None:
+        now = time.monotonic()
+        self._alive_at = now
+        self._probe_s = self._retry_s
+        self._probe_at = now + self._retry_s
+        self._resends = 0
+
+    def _awaited(self) -> str:
+        if not self._pending:
+            return "SYNC"
+        rest = len(self._pending) - 1
+        return self._pending[0].command.name + (f" (and {rest} frames behind it)" if rest else "")
+
+    def _fail(self, what: str) -> NoReturn:
+        self._pending.clear()
+        self._syncing = False
+        raise LinkError(f"{self._transport.name} {what}", "reset the board and try again; a slow board needs a longer deadline")
+
+    # ---- bytes ---------------------------------------------------------------------------------------------------------
+
+    def _write(self, data: bytes) -> None:
+        self.bytes_sent += len(data)
+        self._transport.write(data)
+
+    def _next_frame(self, until: float) -> fr.Frame | None:
+        while not self._frames:
+            left = until - time.monotonic()
+            if left <= 0:
+                return None
+            data = self._transport.read(left)
+            self.bytes_received += len(data)
+            self._frames.extend(self._decoder.push(data))
+        return self._frames.popleft()
+
+    def _whole_output(self, body: bytes) -> PredictReply:
+        short = parse_predict(body)
+        _argmax, size, offset, ticks = PREDICT_HEAD.unpack_from(body)
+        if size == len(short.output):
+            return short
+        return PredictReply(short.argmax, np.frombuffer(self.read(Region.IO, offset, size), np.int8), ticks)
+
+
+def _body_of(answer: _Answer) -> bytes:
+    if answer.frame.type == ERR:
+        raise error_of(answer.frame.body)
+    return answer.frame.body
