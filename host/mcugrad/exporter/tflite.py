@@ -37,7 +37,7 @@ from mcugrad.graph.types import (
     Softmax,
     Tensor,
 )
-from mcugrad.importer.tflite_file import ACTIVATIONS, IDENTIFIER, NO_TENSOR, VERSION
+from mcugrad.importer.tflite_file import ACTIVATIONS, IDENTIFIER, VERSION
 from mcugrad.importer.windows import Pads, same_pads
 
 DATA_ALIGNMENT = 16
@@ -156,7 +156,7 @@ def _window(file: _File, op: Op, k: Conv2D | DwConv2D) -> tuple[tuple[int, ...],
     x, w = file.tensors[op.inputs[0]], file.tensors[op.inputs[1]]
     padding = _padding(k.pad, (x.shape[1], x.shape[2]), (w.shape[1], w.shape[2]), k.stride, k.dilation)
     inputs = op.inputs if padding is not None else (_explicit(file, op, k.pad), *op.inputs[1:])
-    return _with_bias_slot(inputs), {
+    return inputs, {
         "Padding": tflite.Padding.VALID if padding is None else padding,
         "StrideH": k.stride[0],
         "StrideW": k.stride[1],
@@ -164,11 +164,6 @@ def _window(file: _File, op: Op, k: Conv2D | DwConv2D) -> tuple[tuple[int, ...],
         "DilationWFactor": k.dilation[1],
         "FusedActivationFunction": _ACTIVATION_CODES[k.activation],
     }
-
-
-def _with_bias_slot(inputs: tuple[int, ...]) -> tuple[int, ...]:
-    """A layer without bias says so by the index -1."""
-    return inputs if len(inputs) == 3 else (*inputs, NO_TENSOR)
 
 
 def _write_linear(file: _File, op: Op) -> None:
@@ -180,7 +175,7 @@ def _write_linear(file: _File, op: Op) -> None:
     file.add_op(
         "FULLY_CONNECTED",
         12 if w.quant is not None and w.quant.per_channel else 5,
-        _with_bias_slot(op.inputs),
+        op.inputs,
         op.outputs,
         "FullyConnectedOptions",
         FusedActivationFunction=_ACTIVATION_CODES[op.kind.activation],

@@ -145,7 +145,7 @@ def _activation_quant(t: RawTensor) -> Quant:
     if len(t.scale) != 1:
         raise ModelError(f"{t.where} has {len(t.scale)} scales, an activation needs exactly one", HINT_INT8)
     if not math.isfinite(t.scale[0]) or t.scale[0] <= 0:
-        raise ModelError(f"{t.where} has scale {t.scale[0]}, it must be finite and above 0", "calibrate again with representative data")
+        raise ModelError(f"{t.where} has scale {t.scale[0]:.6g}, it must be finite and above 0", "calibrate again with representative data")
     zero_point = _zero_point(t)
     if not -128 <= zero_point <= 127:
         raise ModelError(f"{t.where} has zero point {zero_point}, the range of int8 is -128 to 127", HINT_INT8)
@@ -258,7 +258,7 @@ def _weights(state: _State, op: RawOp, axis: int) -> Tensor:
         _fail(op, f"has weights quantized along axis {t.axis}, it must be axis {axis}, the output channels", HINT_INT8)
     for channel, scale in enumerate(t.scale):
         if not math.isfinite(scale) or scale < 0:
-            _fail(op, f"has weight scale {scale} in channel {channel}, it must be finite and not negative", HINT_INT8)
+            _fail(op, f"has weight scale {scale:.6g} in channel {channel}, it must be finite and not negative", HINT_INT8)
     pruned = sum(scale == 0 for scale in t.scale)
     if pruned:
         state.pruned[state.layer] = pruned

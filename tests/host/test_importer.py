@@ -1,0 +1,308 @@
+"""What the importer makes of good files, and what it says of files that are whole but not meant for mcugrad."""
+
+from __future__ import annotations
+
+import struct
+import zlib
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import tflite
+
+from helpers.tiny_graphs import TinyNet, every_op, one_linear, small_net
+from mcugrad.errors import ModelError
+from mcugrad.exporter import write_tflite
+from mcugrad.graph import DwConv2D, Graph, Quant, Tensor
+from mcugrad.importer import import_tflite, read_model
+
+TYPE_SLOT, BUFFER_SLOT = 6, 8
+
+
+def patched_type(data: bytes, tensor: int, code: int) -> bytes:
+    """The file with another type for one tensor."""
+    t = tflite.Model.GetRootAs(data).Subgraphs(0).Tensors(tensor)
+    out = bytearray(data)
+    out[t._tab.Pos + t._tab.Offset(TYPE_SLOT)] = code
+    return bytes(out)
+
+
+def patched_buffer(data: bytes, tensor: int, buffer: int) -> bytes:
+    t = tflite.Model.GetRootAs(data).Subgraphs(0).Tensors(tensor)
+    out = bytearray(data)
+    struct.pack_into("<I", out, t._tab.Pos + t._tab.Offset(BUFFER_SLOT), buffer)
+    return bytes(out)
+
+
+def patched_operator(data: bytes, index: int, builtin: int) -> bytes:
+    """The file with another builtin for one operator code."""
+    code = tflite.Model.GetRootAs(data).OperatorCodes(index)
+    out = bytearray(data)
+    out[code._tab.Pos + code._tab.Offset(4)] = min(builtin, 127)
+    struct.pack_into("<i", out, code._tab.Pos + code._tab.Offset(10), builtin)
+    return bytes(out)
+
+
+def with_tensor(graph: Graph, index: int, **changes) -> Graph:
+    tensors = list(graph.tensors)
+    tensors[index] = replace(tensors[index], **changes)
+    return replace(graph, tensors=tuple(tensors))
+
+
+def refused(graph: Graph | bytes, match: str) -> ModelError:
+    data = graph if isinstance(graph, bytes) else write_tflite(graph)
+    with pytest.raises(ModelError, match=match) as caught:
+        import_tflite(data, "m")
+    assert caught.value.exit_code == 3
+    assert caught.value.hint
+    return caught.value
+
+
+def index_of(graph: Graph, layer: str, slot: int) -> int:
+    return next(op for op in graph.ops if op.name == layer).inputs[slot]
+
+
+# ---- good files -----------------------------------------------------------------------------------------------------
+
+
+def test_the_graph_of_a_file(tmp_path: Path) -> None:
+    path = tmp_path / "net.tflite"
+    data = write_tflite(every_op(), path)
+    graph = read_model(path)
+    assert graph.name == "net"
+    assert graph.model_hash == zlib.crc32(data)
+    assert [op.name for op in graph.layers] == ["conv_0", "dwconv_0", "conv_1", "dwconv_1", "linear_0"]
+    assert graph.tensors[graph.input].dtype == np.float32
+    assert graph.notes == ()
+
+
+def test_same_padding_becomes_explicit() -> None:
+    """9x7 at stride 2 with a 3x3 kernel: one row above, one below; 6 columns would need one on the right only."""
+    n = TinyNet()
+    source = n.activation((1, 9, 6, 2))
+    graph = import_tflite(write_tflite(n.finish(source, n.conv(source, 3, stride=(2, 2)))), "m")
+    assert graph.ops[0].kind.pad == (1, 0, 1, 1)
+
+
+@pytest.mark.parametrize("multiplier", [1, 2, 16])
+def test_depthwise_on_one_channel(multiplier: int) -> None:
+    n = TinyNet()
+    source = n.activation((1, 8, 8, 1))
+    graph = import_tflite(write_tflite(n.finish(source, n.dwconv(source, multiplier))), "m")
+    kind = graph.ops[0].kind
+    assert isinstance(kind, DwConv2D)
+    assert kind.multiplier == multiplier
+    assert graph.tensors[graph.output].shape == (1, 8, 8, multiplier)
+
+
+def test_a_linear_layer_with_one_scale_per_row_keeps_them() -> None:
+    graph = import_tflite(write_tflite(one_linear((0.01, 0.1, 1.0))), "m")
+    quant = graph.tensors[index_of(graph, "linear_0", 1)].quant
+    np.testing.assert_allclose(quant.scale, (0.01, 0.1, 1.0), rtol=1e-6)
+    assert quant.axis == 0
+
+
+def test_a_pruned_channel_is_noted() -> None:
+    graph = import_tflite(write_tflite(one_linear((0.02, 0.0, 0.03))), "m")
+    assert graph.notes == ("1 channels have weight scale 0 (pruned, they stay frozen): linear_0",)
+
+
+def test_a_saturated_bias_is_noted() -> None:
+    graph = one_linear()
+    bias = np.array([-(2**31), 5, 2**31 - 1], np.int32)
+    graph = import_tflite(write_tflite(with_tensor(graph, index_of(graph, "linear_0", 2), data=bias)), "m")
+    assert graph.notes == ("2 biases are saturated at the end of int32: linear_0",)
+
+
+def test_a_bias_whose_scales_name_another_axis_is_read_anyway() -> None:
+    graph = one_linear((0.01, 0.1, 1.0))
+    index = index_of(graph, "linear_0", 2)
+    graph = import_tflite(write_tflite(with_tensor(graph, index, quant=replace(graph.tensors[index].quant, axis=3))), "m")
+    assert graph.notes == ("3 bias scales name an axis that a bias does not have, read along its only axis: linear_0",)
+
+
+# ---- other schemes --------------------------------------------------------------------------------------------------
+
+INT8, INT16, UINT8, FLOAT = 9, 7, 3, 0
+
+
+@pytest.mark.parametrize(
+    ("scheme", "x", "w"),
+    [("uint8", UINT8, UINT8), ("hybrid", FLOAT, INT8), ("int16x8", INT16, INT8), ("float", FLOAT, FLOAT), ("int4", INT8, 17)],
+)
+def test_every_other_scheme_is_told_by_name(scheme: str, x: int, w: int) -> None:
+    graph = one_linear()
+    data = patched_type(patched_type(write_tflite(graph), graph.input, x), index_of(graph, "linear_0", 1), w)
+    error = refused(data, f"^{scheme}.* model .*op 0 FULLY_CONNECTED")
+    assert "representative_dataset" in error.hint
+
+
+def test_a_uint8_border_is_refused() -> None:
+    graph = _requantized()
+    refused(patched_type(write_tflite(graph), graph.input, UINT8), r"input.*is uint8")
+
+
+def test_a_requantization_is_refused() -> None:
+    refused(_requantized(), "requantizes t0 from int8")
+
+
+def _requantized() -> Graph:
+    n = TinyNet()
+    source = n.activation((1, 4))
+    return n.finish(source, n.linear(n.quantize(source), 3))
+
+
+# ---- operators ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("builtin", "text"), [(17, "op 2 MAX_POOL_2D is not supported"), (142, "op 2 VAR_HANDLE works on a resource variable")]
+)
+def test_an_unknown_operator_is_named(builtin: int, text: str) -> None:
+    data = write_tflite(small_net())
+    codes = [tflite.Model.GetRootAs(data).OperatorCodes(i).BuiltinCode() for i in range(4)]
+    linear = tflite.BuiltinOperator.FULLY_CONNECTED
+    error = refused(patched_operator(data, codes.index(linear), builtin), text)
+    assert "CONV_2D" in error.hint or "signature" in error.hint
+
+
+def test_a_custom_operator_is_named() -> None:
+    data = write_tflite(one_linear())
+    refused(patched_operator(data, 0, tflite.BuiltinOperator.CUSTOM), r"op 0 is the custom operator \(no name\)")
+
+
+# ---- contradictions -------------------------------------------------------------------------------------------------
+
+
+def _change(layer: str, slot: int, **changes) -> Callable[[Graph], Graph]:
+    return lambda g: with_tensor(g, index_of(g, layer, slot), **changes)
+
+
+def _output(**changes) -> Callable[[Graph], Graph]:
+    return lambda g: with_tensor(g, g.output, **changes)
+
+
+def _ops(change: Callable[[tuple], tuple]) -> Callable[[Graph], Graph]:
+    return lambda g: replace(g, ops=change(g.ops))
+
+
+NAN = float("nan")
+
+CONTRADICTIONS = {
+    "bias scale 5 times too large": (
+        _change("linear_0", 2, quant=Quant((0.0015,))),
+        r"bias scale 0.0015 in channel 0, .* is 0.0003 \(400 %",
+    ),
+    "bias scale clamped": (_change("linear_0", 2, quant=Quant((1e-6,))), r"bias scale 1e-06 in channel 0"),
+    "bias scale NaN": (_change("linear_0", 2, quant=Quant((NAN,))), "bias scale that is negative, infinite or NaN"),
+    "bias scales of wrong count": (_change("linear_0", 2, quant=Quant((0.1, 0.1))), "2 bias scales for 4"),
+    "bias without scale": (_change("linear_0", 2, quant=None), "0 bias scales for 4"),
+    "bias zero point": (_change("linear_0", 2, quant=Quant((0.0003,), 1)), "bias with zero point 1"),
+    "bias too long": (
+        _change("linear_0", 2, shape=(5,), data=np.zeros(5, np.int32)),
+        r"bias of shape \(5,\), \(4,\) is expected",
+    ),
+    "weight zero point": (_change("conv_0", 1, quant=Quant((0.01,), 3)), "weights with zero point 3"),
+    "weight scale NaN": (_change("linear_0", 1, quant=Quant((NAN,))), "weight scale nan in channel 0"),
+    "weight scale negative": (_change("linear_0", 1, quant=Quant((-0.01,))), "weight scale -0.01"),
+    "weight scales along the inputs": (_change("linear_0", 1, quant=Quant((0.1,) * 4, 0, 1)), "quantized along axis 1, it must be axis 0"),
+    "weight scales of wrong count": (_change("conv_0", 1, quant=Quant((0.1,) * 2)), "2 weight scales for 3"),
+    "weights shorter than their shape": (_change("conv_0", 1, data=np.zeros(53, np.int8)), "needs 54 bytes, its buffer has 53"),
+    "weights that are no constant": (_change("linear_0", 1, data=None), "is not a constant"),
+    "weights for other channels": (
+        _change("conv_0", 1, shape=(3, 3, 3, 1), data=np.zeros((3, 3, 3, 1), np.int8)),
+        "grouped convolution is not supported",
+    ),
+    "activation scale zero": (_change("linear_0", 0, quant=Quant((0.0,))), "has scale 0,"),
+    "activation scale infinite": (_change("linear_0", 0, quant=Quant((float("inf"),))), "has scale inf"),
+    "activation with two scales": (_change("linear_0", 0, quant=Quant((0.1, 0.2))), "has 2 scales"),
+    "activation without scale": (_change("linear_0", 0, quant=None), "has 0 scales"),
+    "activation zero point": (_change("linear_0", 0, quant=Quant((0.1,), 200)), "zero point 200, the range of int8"),
+    "batch of two": (_change("conv_0", 0, shape=(2, 6, 5, 2)), "the batch must be 1"),
+    "a size of zero": (_change("conv_0", 0, shape=(1, 0, 5, 2)), "every size must be 1 or more"),
+    "a size beyond all memory": (_change("conv_0", 0, shape=(1, 2**20, 2**20, 2)), "the limit is 67,108,864"),
+    "an input that is a constant": (_change("conv_0", 0, data=np.zeros((1, 6, 5, 2), np.int8)), "is a constant"),
+    "an output of another shape": (_change("linear_0", 0, shape=(1, 4)), r"gives shape \(1, 3\), but the file says \(1, 4\)"),
+    "softmax scale 1/255": (_output(quant=Quant((1 / 255,), -128)), "exactly 1/256 and -128"),
+    "softmax zero point": (_output(quant=Quant((1 / 256,), -127)), "exactly 1/256 and -128"),
+    "ops out of order": (_ops(lambda ops: ops[::-1]), "before any operator has written it"),
+    "an output that nothing computes": (_ops(lambda ops: ops[:-1]), "is computed by no operator"),
+    "an output written twice": (_ops(lambda ops: (*ops, replace(ops[-1], name="again"))), "which has a value already"),
+    "no operators": (_ops(lambda ops: ()), "no operators"),
+}
+
+
+@pytest.mark.parametrize("case", CONTRADICTIONS)
+def test_a_file_that_contradicts_itself(case: str) -> None:
+    change, text = CONTRADICTIONS[case]
+    refused(change(small_net()), text)
+
+
+def test_a_bias_scale_within_one_percent_is_accepted() -> None:
+    import_tflite(write_tflite(_change("linear_0", 2, quant=Quant((0.0003 * 1.009,)))(small_net())), "m")
+
+
+def test_a_requantized_pad_is_refused() -> None:
+    n = TinyNet()
+    source = n.activation((1, 4, 4, 1))
+    graph = n.finish(source, n.pad(source, (1, 1, 1, 1)))
+    refused(with_tensor(graph, graph.output, quant=Quant((0.07,), -3)), "PAD changes the quantization")
+
+
+def test_add_of_a_constant_is_refused() -> None:
+    n = TinyNet()
+    source = n.activation((1, 4))
+    constant = n.add_tensor(Tensor("c", (1, 4), np.dtype(np.int8), Quant((0.1,)), np.zeros((1, 4), np.int8)))
+    refused(n.finish(source, n.add(source, constant)), "reads the constant tensor 1")
+
+
+def test_add_of_unequal_shapes_is_refused() -> None:
+    n = TinyNet()
+    source = n.activation((1, 4, 1, 1))
+    refused(n.finish(source, n.add(source, n.mean(source))), "adds shapes")
+
+
+def test_a_reshape_that_loses_elements_is_refused() -> None:
+    n = TinyNet()
+    source = n.activation((1, 4))
+    refused(n.finish(source, n.reshape(source, (1, 3))), "the number of elements must stay the same")
+
+
+def test_a_buffer_that_is_not_there() -> None:
+    refused(patched_buffer(write_tflite(small_net()), 1, 9999), "names buffer 9999")
+
+
+# ---- files that are no models ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("content", "text"),
+    [
+        (b"\x08\x07\x12\x07pytorch" + bytes(30), "ONNX"),
+        (b"PK\x03\x04" + bytes(30), "zip archive"),
+        (b"\x89HDF\r\n\x1a\n" + bytes(30), "Keras .h5"),
+        (b"hello, this is a text", "not a .tflite file"),
+        (b"", "0 bytes"),
+    ],
+)
+def test_another_kind_of_file(content: bytes, text: str, tmp_path: Path) -> None:
+    path = tmp_path / "model.bin"
+    path.write_bytes(content)
+    with pytest.raises(ModelError, match=f"model.bin: .*{text}"):
+        read_model(path)
+
+
+def test_a_file_that_is_not_there(tmp_path: Path) -> None:
+    with pytest.raises(ModelError, match=r"cannot read the model .*No such file"):
+        read_model(tmp_path / "none.tflite")
+    with pytest.raises(ModelError, match="cannot read the model"):
+        read_model(tmp_path)
+
+
+def test_another_schema_version() -> None:
+    data = bytearray(write_tflite(small_net()))
+    model = tflite.Model.GetRootAs(bytes(data))
+    struct.pack_into("<I", data, model._tab.Pos + model._tab.Offset(4), 2)
+    refused(bytes(data), "schema version 2, mcugrad reads version 3")
