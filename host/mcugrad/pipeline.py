@@ -17,9 +17,10 @@ from mcugrad.plan.assemble import assemble
 
 @dataclass(frozen=True, slots=True)
 class Compiled:
-    """Every stage's result, from the user's model to the plan's bytes."""
+    """Every stage's result, from the user's model to the plan's bytes. ``fresh_head``: the model's last layer was replaced."""
 
     model: Graph
+    fresh_head: bool
     train: TrainGraph
     program: Program
     layout: Layout
@@ -30,14 +31,14 @@ def compile_model(path: Path, scheme: str | None, classes: int | None = None, op
     """Compile a plan for a model file. ``classes`` asks for a fresh head of that many outputs; without a scheme the plan only predicts."""
     model = read_model(path)
     if classes is not None:
-        model = replace_head(model, classes)
+        return compile_graph(replace_head(model, classes), scheme, options, fresh_head=True)
     return compile_graph(model, scheme, options)
 
 
-def compile_graph(model: Graph, scheme: str | None, options: Options | None = None) -> Compiled:
+def compile_graph(model: Graph, scheme: str | None, options: Options | None = None, *, fresh_head: bool = False) -> Compiled:
     """Compile a plan for a graph."""
     graph = normalize(model)
     train = differentiate(graph, parse_scheme(scheme, graph)) if scheme else only_predict(graph)
     program = lower(train, options)
     layout = place(program)
-    return Compiled(model, train, program, layout, assemble(program, layout))
+    return Compiled(model, fresh_head, train, program, layout, assemble(program, layout))

@@ -14,7 +14,7 @@ from mcugrad.autodiff.scheme import trained_channels
 from mcugrad.errors import ModelError
 from mcugrad.graph import Activation, Add, AvgPool, Conv2D, DwConv2D, Graph, Linear, Mean, Op, Softmax, Tensor
 from mcugrad.lower import quant
-from mcugrad.lower.program import Draft, Macs, Program, Segments, TrainedLayer, Value
+from mcugrad.lower.program import Draft, Program, Segments, TrainedLayer, Value
 from mcugrad.lower.weights import (
     Layer,
     bias_bits,
@@ -96,7 +96,7 @@ def lower(train: TrainGraph, options: Options | None = None) -> Program:
         tensors=dict(low.tensors),
         logits=logits,
         trained=tuple(low.trained),
-        macs=Macs(sum(map(_macs, segments[0])), sum(map(_macs, segments[3]))),
+        step_macs=tuple(_macs(step) for segment in segments for step in segment),
         notes=(*graph.notes, *low.notes),
     )
 
@@ -159,7 +159,7 @@ def _clamp(tensor: Tensor, activation: Activation) -> Facts:
 
 def _forward(low: _Lowering, op: Op) -> Draft:
     graph = low.train.graph
-    x, y = graph.tensors[op.inputs[0]], graph.tensors[op.outputs[0]]
+    x, y = graph.first_input(op), graph.tensors[op.outputs[0]]
     kind = op.kind
     match kind:
         case Conv2D() | DwConv2D() | Linear():
@@ -206,7 +206,7 @@ def _add_facts(low: _Lowering, op: Op, kind: Add) -> Facts:
 
 
 def _softmax_facts(low: _Lowering, op: Op, kind: Softmax) -> Facts:
-    x = low.train.graph.tensors[op.inputs[0]]
+    x = low.train.graph.first_input(op)
     p = quant.softmax_params(kind.beta, _scale(x))
     c = x.shape[-1]
     facts: Facts = {"mult": p.mult, "shift": p.shift, "diff_min": p.diff_min, "n": x.size // c, "c": c}
@@ -222,7 +222,7 @@ def _layer_facts(low: _Lowering, op: Op) -> Facts:
 
 def _make_layer_facts(low: _Lowering, op: Op) -> Facts:
     graph = low.train.graph
-    x, y = graph.tensors[op.inputs[0]], graph.tensors[op.outputs[0]]
+    x, y = graph.first_input(op), graph.tensors[op.outputs[0]]
     layer = read_layer(graph, op)
     number = graph.layers.index(op)
     share = low.train.scheme.weights.get(number)
@@ -347,7 +347,8 @@ def _make_error(low: _Lowering, step: MakeError) -> Draft:
     if op is None:
         return low.emit("add_bwd_x_s8", tensor.name, facts | _scales(ERROR_UNIT) | {"n": tensor.size})
     if isinstance(op.kind, AvgPool | Mean):
-        return low.emit("avgpool_bwd_x_s8", op.name, facts | _scales(ERROR_UNIT) | _spread(op.kind, tensor, graph.tensors[op.outputs[0]]))
+        spread = _spread(op.kind, graph.first_input(op), graph.tensors[op.outputs[0]])
+        return low.emit("avgpool_bwd_x_s8", op.name, facts | _scales(ERROR_UNIT) | spread)
     layer_facts = _layer_facts(low, op)
     channels = layer_facts["ot" if isinstance(op.kind, DwConv2D) else "it"]
     assert isinstance(channels, int)
@@ -393,12 +394,13 @@ def _mask(low: _Lowering, step: MakeError) -> Facts:
 
 
 def clamp_bounds(graph: Graph, tensor: int) -> tuple[int, int]:
-    """(lo, hi): the error of an activation passes where lo < x < hi. A plain ReLU has no upper bound; int8 saturation does not count."""
+    """(lo, hi): the error of an activation passes where lo < x < hi. An upper bound that int8 does not reach cuts nothing."""
     producer = next(op for op in graph.ops if op.outputs[0] == tensor)
     assert needs_mask(graph, producer) and isinstance(producer.kind, Conv2D | DwConv2D | Linear | Add | AvgPool)
     activation, y = producer.kind.activation, graph.tensors[tensor]
     lo, hi = quant.activation_range(activation, _scale(y), _zero_point(y))
-    return lo, hi if activation in (Activation.RELU6, Activation.RELU_N1_1) else 128
+    top = {Activation.RELU6: 6.0, Activation.RELU_N1_1: 1.0}.get(activation, math.inf)
+    return lo, hi if top < _scale(y) * (127.5 - _zero_point(y)) else 128
 
 
 # ---- cost -------------------------------------------------------------------------------------------------------------

@@ -51,14 +51,6 @@ class TrainedLayer:
     bf: int
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Macs:
-    """Multiply-accumulates of one training step."""
-
-    forward: int
-    backward: int
-
-
 Segments = tuple[tuple[Draft, ...], tuple[Draft, ...], tuple[Draft, ...], tuple[Draft, ...]]
 """Forward, eval, loss, backward."""
 
@@ -66,6 +58,8 @@ Segments = tuple[tuple[Draft, ...], tuple[Draft, ...], tuple[Draft, ...], tuple[
 @dataclass(frozen=True, slots=True, eq=False)
 class Program:
     """The four segments of a plan (forward, eval, loss, backward) and the values that host and application touch.
+
+    ``step_macs``: multiply-accumulates of every step.
 
     ``tensors``: graph tensor -> its value. ``logits``: the head's int32 accumulators, None where the plan only
     predicts.
@@ -82,9 +76,17 @@ class Program:
     tensors: Mapping[int, Value]
     logits: Value | None
     trained: tuple[TrainedLayer, ...]
-    macs: Macs
+    step_macs: tuple[int, ...]
     notes: tuple[str, ...]
 
     @property
     def steps(self) -> tuple[Draft, ...]:
         return tuple(step for segment in self.segments for step in segment)
+
+    @property
+    def forward_macs(self) -> int:
+        return sum(self.step_macs[: len(self.segments[0])])
+
+    @property
+    def backward_macs(self) -> int:
+        return sum(self.step_macs[len(self.segments[0]) :])

@@ -23,7 +23,8 @@ MAX_BIAS_BITS = 8
 class Layer:
     """One layer as the kernels see it.
 
-    w int8 (O, R, S, I), depthwise (O, R, S, 1), linear (O, 1, 1, I); b int64 (O,); w_scale float64 (O,).
+    w int8 (O, R, S, I), depthwise (O, R, S, 1), linear (O, 1, 1, I); b int64 (O,); w_scale float64 (O,). ``multiplier``: output channels
+    for each input channel of a depthwise layer, else 1.
     """
 
     w: npt.NDArray[np.int8]
@@ -31,6 +32,7 @@ class Layer:
     w_scale: npt.NDArray[np.float64]
     x_scale: float
     depthwise: bool
+    multiplier: int = 1
 
     @property
     def dead(self) -> npt.NDArray[np.bool_]:
@@ -53,7 +55,8 @@ def read_layer(graph: Graph, op: Op) -> Layer:
         assert data is not None
         b = np.asarray(data, np.int64)
     scale = np.broadcast_to(np.asarray(weights.quant.scale, np.float64), (outputs,)).copy()
-    return Layer(np.ascontiguousarray(w), b, scale, float(x.quant.scale[0]), isinstance(op.kind, DwConv2D))
+    multiplier = op.kind.multiplier if isinstance(op.kind, DwConv2D) else 1
+    return Layer(np.ascontiguousarray(w), b, scale, float(x.quant.scale[0]), isinstance(op.kind, DwConv2D), multiplier)
 
 
 def split_weights(layer: Layer, channels: int) -> tuple[npt.NDArray[np.int8], npt.NDArray[np.int8]]:
@@ -117,7 +120,8 @@ def fold(layer: Layer, channels: int) -> tuple[npt.NDArray[np.uint8], float]:
     for bits in range(MAX_FOLD_BITS, -1, -1):
         m = np.floor(2.0**bits * layer.w_scale / largest + 0.5)
         weighted = magnitude * m[:, None, None, None]
-        per_input = weighted.sum(axis=(1, 2)) if layer.depthwise else weighted.sum(axis=(0, 1, 2))
+        per_output = weighted.sum(axis=(1, 2))
+        per_input = per_output.reshape(-1, layer.multiplier).sum(axis=1) if layer.depthwise else per_output.sum(axis=0)
         if per_input.max() * 127 < ACC_LIMIT:
             break
     return m.astype(np.uint8), largest / 2.0**bits

@@ -168,7 +168,7 @@ def encode(interface: Interface, segments: Sequence[Sequence[bytes]], const: byt
 
 
 def decode(plan: bytes) -> DecodedPlan:
-    """Take a plan apart. Raises PlanError where it is not one of this version and this ops.def."""
+    """Take a plan apart. Raises PlanError where it is not one of this version and this ops.def, or a part leaves the block."""
     if len(plan) < HEADER_BYTES:
         raise PlanError(f"plan has {len(plan)} bytes, the header alone has {HEADER_BYTES}")
     head = Header(*_HEADER.unpack_from(plan))
@@ -178,17 +178,28 @@ def decode(plan: bytes) -> DecodedPlan:
         raise PlanError(f"plan is for ops.def {head.ops_hash:#010x}, this is {opsdef.ops_hash():#010x}", "make the plan again")
     if head.plan_bytes != len(plan) or zlib.crc32(plan[20:]) != head.plan_crc:
         raise PlanError(f"plan is damaged: {len(plan)} bytes of {head.plan_bytes}, or its CRC-32 differs", "make the plan again")
-    steps: list[DecodedStep] = []
-    offset, end = head.steps_offset, head.steps_offset + head.steps_bytes
-    while offset < end:
-        code, size = struct.unpack_from("<HH", plan, offset)
-        kind = opsdef.by_code().get(code)
-        if kind is None or size != kind.size:
-            raise PlanError(f"step {len(steps)}: code {code:#x} of {size} bytes is not in ops.def")
-        steps.append(DecodedStep(kind, kind.unpack(plan[offset : offset + size])))
-        offset += size
+    steps = _decode_steps(_part(plan, "steps", head.steps_offset, head.steps_bytes))
     segments = (head.forward_steps, head.eval_steps, head.loss_steps, head.backward_steps)
     if sum(segments) != len(steps):
         raise PlanError(f"plan has {len(steps)} steps, its segments count {sum(segments)}")
-    const = plan[head.const_offset : head.const_offset + head.const_bytes]
-    return DecodedPlan(head, tuple(steps), segments, const, plan[head.init_offset : head.init_offset + head.state_bytes])
+    const = _part(plan, "CONST", head.const_offset, head.const_bytes)
+    return DecodedPlan(head, steps, segments, const, _part(plan, "the initial STATE", head.init_offset, head.state_bytes))
+
+
+def _part(plan: bytes, what: str, offset: int, size: int) -> bytes:
+    if offset < HEADER_BYTES or offset + size > len(plan):
+        raise PlanError(f"{what} is bytes {offset} to {offset + size} of a plan of {len(plan)} bytes", "make the plan again")
+    return plan[offset : offset + size]
+
+
+def _decode_steps(records: bytes) -> tuple[DecodedStep, ...]:
+    steps: list[DecodedStep] = []
+    offset = 0
+    while offset < len(records):
+        code, size = struct.unpack_from("<HH", records.ljust(offset + 4, b"\0"), offset)
+        kind = opsdef.by_code().get(code)
+        if kind is None or size != kind.size or offset + size > len(records):
+            raise PlanError(f"step {len(steps)}: code {code:#x} of {size} bytes is not in ops.def")
+        steps.append(DecodedStep(kind, kind.unpack(records[offset : offset + size])))
+        offset += size
+    return tuple(steps)

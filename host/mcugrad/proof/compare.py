@@ -9,7 +9,7 @@ import numpy.typing as npt
 
 from mcugrad.errors import VerifyError
 from mcugrad.link import Session
-from mcugrad.link.session import Region as Readable
+from mcugrad.link.protocol import Region as Readable
 from mcugrad.memory import Layout
 from mcugrad.pipeline import Compiled
 from mcugrad.plan import Region

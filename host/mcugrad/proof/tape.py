@@ -55,7 +55,7 @@ def _real(graph: Graph, tensor: int, activations: Mapping[int, npt.NDArray[np.in
     real = t.quant.scale[0] * (activations[tensor].astype(np.float64) - t.quant.zero_point)
     if len(op.inputs) > 1 and is_vector_layer(graph, op):
         return real.reshape(-1, graph.tensors[op.inputs[1]].shape[-1])
-    return real.reshape(t.shape[-3:])
+    return real.reshape(graph.first_input(op).shape[-3:])
 
 
 def _weights(graph: Graph, op: Op) -> Array:

@@ -1,0 +1,44 @@
+"""mcugrad build: the firmware of a board, and a plan as files."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+from typing import Any
+
+import click
+
+from mcugrad.board import find_board
+from mcugrad.cli.common import Output, board_option, classes_option, command, group_digits, rounding_option, scheme_option, weight_bytes
+from mcugrad.lower import Options
+from mcugrad.pipeline import compile_model
+from mcugrad.plan.c_array import c_array
+from mcugrad.report import report, require_fit
+from mcugrad.training.checkpoint import write_atomic
+
+
+@click.command()
+@click.argument("model", required=False, type=click.Path(path_type=Path))
+@board_option
+@scheme_option
+@classes_option
+@rounding_option
+@click.option("--out", type=click.Path(path_type=Path), default=Path("mcugrad-build"), show_default=True, help="Folder for the files.")
+@command
+def build(output: Output, model: Path | None, board: str, scheme: str, classes: int | None, rounding: str, out: Path) -> dict[str, Any]:
+    """Build the trainer firmware of a board; with MODEL also its plan: plan.bin, and plan.h for an application of your own."""
+    target = find_board(board)
+    image = target.build()
+    out.mkdir(parents=True, exist_ok=True)
+    elf = out / image.elf.name
+    shutil.copyfile(image.elf, elf)
+    output.console.print(f"{elf}: flash {group_digits(image.flash_bytes)} bytes, static RAM {group_digits(image.static_ram_bytes)} bytes")
+    files = {"firmware": str(elf)}
+    if model is not None:
+        compiled = compile_model(model, scheme, classes, Options(ws=weight_bytes(rounding)))
+        require_fit(report(compiled, target))
+        write_atomic(out / "plan.bin", compiled.plan)
+        write_atomic(out / "plan.h", c_array(compiled.plan).encode())
+        files |= {"plan": str(out / "plan.bin"), "header": str(out / "plan.h")}
+        output.console.print(f"{out / 'plan.bin'}, {out / 'plan.h'}: {group_digits(len(compiled.plan))} bytes")
+    return {"board": board, "files": files, "flash_bytes": image.flash_bytes, "static_ram_bytes": image.static_ram_bytes}

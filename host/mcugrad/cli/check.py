@@ -1,0 +1,83 @@
+"""mcugrad check: prove a board's numbers."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import click
+from rich.table import Table
+
+from mcugrad import data as datasets
+from mcugrad.board import open_board
+from mcugrad.cli.common import Output, board_option, classes_option, command, model_argument, rounding_option, scheme_option, weight_bytes
+from mcugrad.cli.progress import bar
+from mcugrad.link import Session
+from mcugrad.lower import Options
+from mcugrad.pipeline import compile_model
+from mcugrad.proof.check import Verdict, check_cold, check_settled
+from mcugrad.training.recipe import Recipe
+from mcugrad.training.run import train
+
+
+@click.command()
+@model_argument
+@click.option("--data", required=True, type=click.Path(path_type=Path), help=".npz with x (N, …) and y (N,).")
+@board_option
+@scheme_option
+@classes_option
+@rounding_option
+@click.option("--steps", type=click.IntRange(1), default=16, show_default=True, help="Samples to compare, before and after settling.")
+@click.option(
+    "--settle", type=click.IntRange(1), default=160, show_default=True, help="Samples to train on before the gradients are judged."
+)
+@click.option("--lr", type=float, default=0.01, show_default=True)
+@command
+def check(
+    output: Output,
+    model: Path,
+    data: Path,
+    board: str,
+    scheme: str,
+    classes: int | None,
+    rounding: str,
+    steps: int,
+    settle: int,
+    lr: float,
+) -> dict[str, Any]:
+    """Train on a board and in the NumPy reference, compare every step's output and all of STATE, and judge the gradients.
+
+    Fails with exit code 7 at the first byte that differs, or where a gradient's cosine with the float gradient is under its bound.
+    """
+    compiled = compile_model(model, scheme, classes, Options(ws=weight_bytes(rounding)))
+    dataset = datasets.load(data, compiled.model)
+    datasets.check_labels(dataset, compiled.program.classes)
+    recipe = Recipe(epochs=-(-(settle + steps) // len(dataset.x)), lr=lr, schedule="constant", skip=0.0, seed=1)
+    with open_board(board) as (_, transport):
+        session = Session(transport)
+        session.hello()
+        session.load_plan(compiled.plan)
+        cold = check_cold(session, compiled, dataset, recipe, steps)
+        session.reset()
+        with bar(output, "settling", recipe.epochs * len(dataset.x)) as advance:
+            train(session, dataset, recipe, lambda _: advance())
+        settled, gradients = check_settled(session, compiled, session.read_state(), dataset, recipe, steps)
+        session.bye()
+    verdict = Verdict(cold, settled, gradients)
+    show_verdict(output, verdict, board)
+    verdict.require(board)
+    return verdict.as_dict()
+
+
+def show_verdict(output: Output, verdict: Verdict, board: str) -> None:
+    """Print the comparison and the table of gradients."""
+    if verdict.cold.difference is None and verdict.settled.difference is None:
+        samples = verdict.cold.samples + verdict.settled.samples
+        outputs = verdict.cold.outputs + verdict.settled.outputs
+        output.console.print(f"{board} equals the reference bit for bit: {outputs} step outputs and STATE over {samples} training samples")
+    table = Table(title="integer gradients against float ones")
+    for column in ("tensor", "median cosine", "5th percentile", "relative error"):
+        table.add_column(column, justify="left" if column == "tensor" else "right")
+    for q in verdict.gradients:
+        table.add_row(f"{q.layer}.{q.what}", f"{q.median:.4f}", f"{q.p5:.4f}", f"{q.relative_error:.3f}")
+    output.console.print(table)

@@ -1,0 +1,109 @@
+"""What the subcommands share: one shape of output, one shape of error, the options that recur."""
+
+from __future__ import annotations
+
+import functools
+import json
+import os
+import sys
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, TypeVar
+
+import click
+from rich.console import Console
+
+from mcugrad.errors import McugradError
+
+DEFAULT_BOARD = "qemu-mps2-an386"
+Result = Mapping[str, Any]
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+class Output:
+    """Where a command's words go: people read ``console``, programs the one JSON object on standard output."""
+
+    def __init__(self, name: str, as_json: bool) -> None:
+        self.name = name
+        self.as_json = as_json
+        self.console = Console(stderr=as_json, quiet=as_json, highlight=False)
+
+    def finish(self, result: Result) -> None:
+        """The result of a command that went well."""
+        if self.as_json:
+            print(json.dumps({"schema": f"mcugrad.{self.name}/1", "status": "ok", "result": result}))
+
+    def fail(self, error: McugradError) -> None:
+        """One line on standard error, or the JSON object."""
+        if self.as_json:
+            detail = {"code": error.exit_code, "name": error.name, "text": error.text, "hint": error.hint}
+            print(json.dumps({"schema": f"mcugrad.{self.name}/1", "status": "error", "error": detail}))
+        else:
+            print(f"mcugrad {self.name}: {error}", file=sys.stderr)
+
+
+class InternalError(McugradError):
+    """A defect of mcugrad."""
+
+    def __init__(self, error: BaseException) -> None:
+        super().__init__(f"internal error, {type(error).__name__}: {error}", "please report it with the output of MCUGRAD_DEBUG=1")
+
+
+class Interrupted(McugradError):
+    """Ctrl-C."""
+
+    exit_code = 130
+    name = "interrupted"
+
+
+def command(function: F) -> F:
+    """Make ``function(output, …) -> result`` a subcommand body: --json, the result printed, errors as one line and an exit code."""
+
+    @click.option("--json", "as_json", is_flag=True, help="Print one JSON object instead of text.")
+    @functools.wraps(function)
+    def wrapper(as_json: bool, **arguments: Any) -> None:
+        out = Output(function.__name__.rstrip("_"), as_json)
+        try:
+            out.finish(function(out, **arguments))
+        except McugradError as e:
+            out.fail(e)
+            sys.exit(e.exit_code)
+        except KeyboardInterrupt:
+            out.fail(Interrupted("interrupted"))
+            sys.exit(130)
+        except (BrokenPipeError, click.ClickException):
+            raise
+        except Exception as e:
+            if os.environ.get("MCUGRAD_DEBUG"):
+                raise
+            out.fail(InternalError(e))
+            sys.exit(1)
+
+    return wrapper  # type: ignore[return-value]
+
+
+model_argument = click.argument("model", type=click.Path(path_type=Path))
+board_option = click.option("--board", default=DEFAULT_BOARD, show_default=True, help="host, qemu-…, or serial:PORT[:BAUD].")
+classes_option = click.option(
+    "--classes", type=click.IntRange(2, 65535), help="Replace the last layer by a fresh head of this many outputs."
+)
+scheme_option = click.option(
+    "--train", "scheme", default="head", show_default=True, help="What to train: head, bias:K, weights:NAME[:RATIO], all; or a .json file."
+)
+rounding_option = click.option(
+    "--rounding",
+    type=click.Choice(["residual", "stochastic"]),
+    default="residual",
+    show_default=True,
+    help="Trained weights: 16 bits with a residual plane, or int8 with stochastic rounding (half the memory).",
+)
+
+
+def weight_bytes(rounding: str) -> int:
+    """Bytes of a trained weight under ``--rounding``."""
+    return 2 if rounding == "residual" else 1
+
+
+def group_digits(n: int) -> str:
+    """12345 -> 12,345."""
+    return f"{n:,}"

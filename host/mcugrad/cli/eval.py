@@ -1,0 +1,49 @@
+"""mcugrad eval: accuracy of a model on a board."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import click
+
+from mcugrad import data as datasets
+from mcugrad.board import open_board
+from mcugrad.cli.common import Output, board_option, command, model_argument
+from mcugrad.cli.progress import bar
+from mcugrad.link import Session
+from mcugrad.pipeline import compile_model
+from mcugrad.training.resume import compile_for
+from mcugrad.training.run import evaluate
+
+
+@click.command("eval")
+@model_argument
+@click.option("--data", required=True, type=click.Path(path_type=Path), help=".npz with x (N, …) and y (N,).")
+@click.option("--checkpoint", type=click.Path(path_type=Path), help="Evaluate with the weights of this checkpoint.")
+@board_option
+@command
+def eval_(output: Output, model: Path, data: Path, checkpoint: Path | None, board: str) -> dict[str, Any]:
+    """Run MODEL on a board over a data set and show its accuracy."""
+    compiled, state = compile_for(model, checkpoint) if checkpoint else (compile_model(model, None), None)
+    dataset = datasets.load(data, compiled.model)
+    classes = compiled.program.output.nbytes
+    datasets.check_labels(dataset, classes)
+    with open_board(board) as (_, transport):
+        session = Session(transport)
+        caps = session.hello()
+        session.load_plan(compiled.plan)
+        if state is not None:
+            session.write_state(state)
+        with bar(output, "evaluating", len(dataset.x)) as advance:
+            found = evaluate(session, dataset, classes, advance)
+        session.bye()
+    output.console.print(f"accuracy {100 * found.accuracy:.2f} % of {len(dataset.x)} samples on {board}")
+    return {
+        "model": str(model),
+        "board": board,
+        "samples": len(dataset.x),
+        "accuracy": found.accuracy,
+        "confusion": found.confusion.tolist(),
+        caps.tick_unit.name.lower() + "_per_sample": caps.units(int(found.ticks)),
+    }

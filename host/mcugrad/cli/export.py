@@ -1,0 +1,26 @@
+"""mcugrad export: a checkpoint back into a .tflite file."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import click
+
+from mcugrad.cli.common import Output, command, model_argument
+from mcugrad.exporter import write_tflite
+from mcugrad.lower.read_back import apply_state
+from mcugrad.training.resume import compile_for
+
+
+@click.command()
+@model_argument
+@click.option("--checkpoint", required=True, type=click.Path(path_type=Path), help="The .ckpt file that `mcugrad train` wrote.")
+@click.option("--out", required=True, type=click.Path(path_type=Path), help="The .tflite file to write.")
+@command
+def export(output: Output, model: Path, checkpoint: Path, out: Path) -> dict[str, Any]:
+    """Put the trained weights of a checkpoint into MODEL and write it as .tflite."""
+    compiled, state = compile_for(model, checkpoint)
+    write_tflite(apply_state(compiled.model, compiled.program, compiled.layout, state), out)
+    output.console.print(f"wrote {out}")
+    return {"model": str(model), "checkpoint": str(checkpoint), "out": str(out), "bytes": out.stat().st_size}

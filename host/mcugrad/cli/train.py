@@ -1,0 +1,241 @@
+"""mcugrad train: the main job. Compile, load, train on the board, evaluate, bring the model back."""
+
+from __future__ import annotations
+
+import signal
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import click
+
+from mcugrad import data as datasets
+from mcugrad.board import Board, open_board
+from mcugrad.cli.check import show_verdict
+from mcugrad.cli.common import (
+    Interrupted,
+    Output,
+    board_option,
+    classes_option,
+    command,
+    group_digits,
+    model_argument,
+    rounding_option,
+    scheme_option,
+    weight_bytes,
+)
+from mcugrad.cli.plan import show_report
+from mcugrad.cli.progress import bar, training_bar
+from mcugrad.data import DataSet
+from mcugrad.errors import DivergedError, UsageError
+from mcugrad.link import Caps, Session
+from mcugrad.lower import Options
+from mcugrad.pipeline import Compiled, compile_model
+from mcugrad.proof.check import Verdict, check_cold, check_settled
+from mcugrad.report import PlanReport, report, require_fit
+from mcugrad.training.outcome import Files, RunLog, draw, save
+from mcugrad.training.recipe import SCHEDULES, Recipe
+from mcugrad.training.run import Evaluation, Step, evaluate
+from mcugrad.training.run import train as train_on_board
+
+
+@dataclass(slots=True)
+class _Run:
+    """One run: what it was given, and what it has found so far."""
+
+    output: Output
+    compiled: Compiled
+    report: PlanReport
+    recipe: Recipe
+    data: DataSet
+    held_out: DataSet | None
+    check: int
+    files: Files
+    log: RunLog
+    steps: list[Step] = field(default_factory=list)
+    before: Evaluation | None = None
+    after: Evaluation | None = None
+    verdict: Verdict | None = None
+    figures: dict[str, Any] = field(default_factory=dict)
+
+
+@click.command()
+@model_argument
+@click.option("--data", required=True, type=click.Path(path_type=Path), help="Training set: .npz with x (N, …) and y (N,).")
+@click.option("--eval", "eval_data", type=click.Path(path_type=Path), help="Held-out set for the accuracy before and after.")
+@board_option
+@scheme_option
+@classes_option
+@click.option("--epochs", type=int, default=5, show_default=True)
+@click.option("--lr", type=float, default=0.01, show_default=True, help="Learning rate in real units.")
+@click.option("--schedule", type=click.Choice(SCHEDULES), default="cosine", show_default=True)
+@click.option("--skip", type=float, default=0.1, show_default=True, help="Skip samples whose largest |dL/dlogit| is below this.")
+@click.option("--seed", type=click.IntRange(0, 2**32 - 1), default=1, show_default=True, help="Order of the samples, stochastic rounding.")
+@rounding_option
+@click.option("--check", type=click.IntRange(0), default=0, show_default=True, help="Samples to compare with the reference, bit for bit.")
+@click.option("--out", type=click.Path(path_type=Path), default=Path("trained.tflite"), show_default=True, help="The trained model.")
+@command
+def train(
+    output: Output,
+    model: Path,
+    data: Path,
+    eval_data: Path | None,
+    board: str,
+    scheme: str,
+    classes: int | None,
+    epochs: int,
+    lr: float,
+    schedule: str,
+    skip: float,
+    seed: int,
+    rounding: str,
+    check: int,
+    out: Path,
+) -> dict[str, Any]:
+    """Train MODEL on a board with the samples of --data, and write the trained .tflite.
+
+    Beside --out come a checkpoint (.ckpt), a run log (.jsonl) and the loss curve (.svg). Ctrl-C saves the weights so far.
+    """
+    recipe = Recipe(epochs, lr, schedule, skip, seed)
+    if out.suffix != ".tflite":
+        raise UsageError(f"--out {out}: the trained model is a .tflite file", f"--out {out.with_suffix('.tflite')}")
+    compiled = compile_model(model, scheme, classes, Options(weight_bytes(rounding), seed))
+    dataset, held_out = (_load(path, compiled) if path else None for path in (data, eval_data))
+    assert dataset is not None
+    output.console.print(f"model {model}, {len(dataset.x)} training samples")
+    with open_board(board) as (opened, transport):
+        r = report(compiled, opened)
+        show_report(output, r)
+        require_fit(r)
+        files = Files.beside(out)
+        out.parent.mkdir(parents=True, exist_ok=True)
+        with files.log.open("w", encoding="utf-8") as log_file:
+            run = _Run(output, compiled, r, recipe, dataset, held_out, check, files, RunLog(log_file))
+            run.log.event("start", model=str(model), board=board, scheme=r.scheme, recipe=asdict(recipe), ram=asdict(r.ram))
+            result = _conduct(run, opened, Session(transport))
+            run.log.event("end", **result)
+    return result
+
+
+def _load(path: Path, compiled: Compiled) -> DataSet:
+    dataset = datasets.load(path, compiled.model)
+    datasets.check_labels(dataset, compiled.program.classes)
+    return dataset
+
+
+def _conduct(run: _Run, board: Board, session: Session) -> dict[str, Any]:
+    """The whole run on an open board."""
+    caps = session.hello()
+    session.load_plan(run.compiled.plan)
+    cold = check_cold(session, run.compiled, run.data, run.recipe, run.check) if run.check else None
+    session.reset()
+    run.before = _evaluate(run, session, "evaluating before")
+    with _saved_on_the_way_out(run, session):
+        _train(run, session, caps)
+    state = session.read_state()
+    save(run.compiled, state, run.recipe.seed, run.files)
+    run.after = _evaluate(run, session, "evaluating after")
+    stats = session.stats()
+    run.figures["ram_measured"] = {
+        "arena": stats.arena_touched_bytes,
+        "stack": stats.stack_peak_bytes,
+        "runtime": stats.static_ram_bytes,
+        "total": stats.pool_used_bytes + stats.stack_peak_bytes + stats.static_ram_bytes,
+    }
+    if cold is not None:
+        run.verdict = Verdict(cold, *check_settled(session, run.compiled, state, run.data, run.recipe, run.check))
+    session.bye()
+    draw(run.steps, run.recipe.epochs, f"training loss: {run.report.scheme} on {board.name}", run.files)
+    _show(run, board, caps)
+    if run.verdict is not None:
+        run.verdict.require(board.name)
+    return _result(run, board)
+
+
+def _train(run: _Run, session: Session, caps: Caps) -> None:
+    sent, received, start = session.bytes_sent, session.bytes_received, time.monotonic()
+    with training_bar(run.output, run.recipe.epochs * len(run.data.x)) as advance:
+
+        def on_step(step: Step) -> None:
+            run.steps.append(step)
+            run.log.step(step)
+            advance(step.loss)
+
+        try:
+            train_on_board(session, run.data, run.recipe, on_step)
+        finally:
+            n = max(len(run.steps), 1)
+            sent, received = session.bytes_sent - sent, session.bytes_received - received
+            run.figures["link"] = {"bytes_sent": sent, "bytes_received": received, "bytes_per_sample": (sent + received) / n}
+            run.figures["seconds"] = time.monotonic() - start
+            run.figures[caps.tick_unit.name.lower() + "_per_step"] = caps.units(sum(s.ticks for s in run.steps) // n)
+
+
+@contextmanager
+def _saved_on_the_way_out(run: _Run, session: Session) -> Iterator[None]:
+    """Nothing that was learned is lost: on Ctrl-C, or when training diverges, the weights so far are saved first."""
+    try:
+        yield
+    except (KeyboardInterrupt, DivergedError) as e:
+        previous = signal.signal(signal.SIGINT, signal.SIG_IGN)
+        try:
+            save(run.compiled, session.read_state(), run.recipe.seed, run.files)
+            draw(run.steps, run.recipe.epochs, "training loss, stopped early", run.files)
+        finally:
+            signal.signal(signal.SIGINT, previous)
+        where = f"the weights after {len(run.steps)} steps are in {run.files.model} and {run.files.checkpoint}"
+        run.log.event("stopped", steps=len(run.steps), reason=str(e) or "interrupted")
+        if isinstance(e, DivergedError):
+            raise DivergedError(e.text, f"{e.hint}; {where}") from None
+        raise Interrupted("interrupted", where) from None
+
+
+def _evaluate(run: _Run, session: Session, what: str) -> Evaluation | None:
+    if run.held_out is None:
+        return None
+    with bar(run.output, what, len(run.held_out.x)) as advance:
+        found = evaluate(session, run.held_out, run.compiled.program.classes, advance)
+    run.log.event("evaluation", when=what.rsplit(maxsplit=1)[-1], accuracy=found.accuracy, confusion=found.confusion.tolist())
+    return found
+
+
+def _result(run: _Run, board: Board) -> dict[str, Any]:
+    accuracy = {"before": run.before.accuracy, "after": run.after.accuracy} if run.before and run.after else None
+    return {
+        "board": board.name,
+        "timing": "emulated" if board.emulated else "measured",
+        "accuracy": accuracy,
+        "steps": len(run.steps),
+        "skipped": sum(s.skipped for s in run.steps),
+        **run.figures,
+        "plan": run.report.as_dict(),
+        "check": run.verdict.as_dict() if run.verdict else None,
+        "paths": run.files.as_dict(),
+    }
+
+
+def _show(run: _Run, board: Board, caps: Caps) -> None:
+    say = run.output.console.print
+    measured, link = run.figures["ram_measured"], run.figures["link"]
+    if run.before and run.after:
+        n = len(run.held_out.x) if run.held_out else 0
+        say(f"accuracy on {n} held-out samples: {100 * run.before.accuracy:.2f} % before, {100 * run.after.accuracy:.2f} % after")
+    skipped = sum(s.skipped for s in run.steps)
+    say(f"{len(run.steps)} training steps, {skipped} of them certain already and skipped, in {run.figures['seconds']:.1f} s")
+    unit = caps.tick_unit.name.lower()
+    per_step = run.figures[f"{unit}_per_step"]
+    if per_step is not None:
+        say(
+            f"{group_digits(per_step)} {unit} a step{' (emulated)' if board.emulated else ''}, {link['bytes_per_sample']:.0f} bytes a sample on the wire"
+        )
+    say(
+        f"RAM: {group_digits(run.report.ram.total)} bytes planned, {group_digits(measured['total'])} measured "
+        f"(stack peak {group_digits(measured['stack'])} of {group_digits(run.report.ram.stack)})"
+    )
+    if run.verdict is not None:
+        show_verdict(run.output, run.verdict, board.name)
+    for name, path in run.files.as_dict().items():
+        say(f"{name}: {path}")
