@@ -71,8 +71,9 @@ def is_vector_layer(graph: Graph, op: Op) -> bool:
     """A layer that is a matrix times a vector: Linear, or a 1×1 convolution of a 1×1 map."""
     if isinstance(op.kind, Linear):
         return True
-    x, w, y = graph.tensors[op.inputs[0]], graph.tensors[op.inputs[1]], graph.tensors[op.outputs[0]]
-    return isinstance(op.kind, Conv2D) and w.shape[1:3] == (1, 1) and x.size == x.shape[-1] and y.size == y.shape[-1]
+    x, w, y = graph.first_input(op), graph.tensors[op.inputs[1]], graph.tensors[op.outputs[0]]
+    pixel = w.shape[1:3] == (1, 1) and x.size == x.shape[-1] and y.size == y.shape[-1]
+    return pixel and isinstance(op.kind, Conv2D) and not any(op.kind.pad)
 
 
 def needs_mask(graph: Graph, producer: Op | None) -> bool:
@@ -92,7 +93,10 @@ def differentiate(graph: Graph, scheme: Scheme) -> TrainGraph:
     head, softmax = _find_head(graph)
     if not scheme.layers:
         raise UsageError("the scheme trains nothing", "name at least the head: --train head")
-    return TrainGraph(graph, scheme, head, softmax, _Walk(graph, scheme, head).run())
+    backward = _Walk(graph, scheme, head).run()
+    if not backward:
+        raise UsageError(f"the scheme {scheme.describe(graph)} trains only biases of layers that have none", "train weights: --train head")
+    return TrainGraph(graph, scheme, head, softmax, backward)
 
 
 def only_predict(graph: Graph) -> TrainGraph:
@@ -128,6 +132,7 @@ class _Walk:
         self.head = head
         self.producer = {op.outputs[0]: op for op in graph.ops}
         self.number = {op.name: k for k, op in enumerate(graph.layers)}
+        self.biases = {k for k, op in enumerate(graph.layers) if k in scheme.biases and len(op.inputs) == 3}
         self.trainable = self._trainable_tensors()
         self.waiting = self._consumers()
         self.errors: dict[int, int] = {head.outputs[0]: LOSS_ERROR}
@@ -138,7 +143,8 @@ class _Walk:
         """Tensors that depend on something trained."""
         found: set[int] = set()
         for op in self.graph.ops:
-            if self.number.get(op.name) in self.scheme.layers or any(i in found for i in op.inputs):
+            layer = self.number.get(op.name)
+            if layer in self.scheme.weights or layer in self.biases or any(i in found for i in op.inputs):
                 found.add(op.outputs[0])
         return found
 
@@ -147,7 +153,7 @@ class _Walk:
         reach = {self.head.outputs[0]}
         reads: dict[int, int] = {}
         for op in reversed(self.graph.ops):
-            if op.outputs[0] in reach and not isinstance(op.kind, Softmax):
+            if op.outputs[0] in reach:
                 for i in op.inputs:
                     reach.add(i)
                     reads[i] = reads.get(i, 0) + 1
@@ -193,5 +199,5 @@ class _Walk:
             return
         if layer in self.scheme.weights:
             self.steps.append(UpdateWeights(op, layer, dy))
-        if layer in self.scheme.biases and len(op.inputs) == 3:
+        if layer in self.biases:
             self.steps.append(UpdateBias(op, layer, dy))

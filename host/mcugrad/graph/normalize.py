@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from mcugrad.errors import ModelError
-from mcugrad.graph.types import AvgPool, Conv2D, Dequantize, DwConv2D, Graph, Op, Pad, Quantize, Reshape
+from mcugrad.graph.types import Conv2D, Dequantize, DwConv2D, Graph, Op, OpKind, Pad, Quantize, Reshape
 
 
 def normalize(graph: Graph) -> Graph:
@@ -14,6 +14,7 @@ def normalize(graph: Graph) -> Graph:
     Raises ModelError for a Pad that no convolution can take in, or a Quantize or Dequantize that is not at the border.
     """
     alias = dict(enumerate(range(len(graph.tensors))))
+    shapes = {i: t.shape for i, t in enumerate(graph.tensors)}
     pads: dict[int, tuple[int, int, int, int]] = {}
     consumers = _consumers(graph)
     ops: list[Op] = []
@@ -21,8 +22,6 @@ def normalize(graph: Graph) -> Graph:
         x = op.inputs[0]
         if isinstance(op.kind, Reshape):
             alias[op.outputs[0]] = alias[x]
-            if alias[x] in pads:
-                raise ModelError(f"op {op.name} reshapes a padded tensor", "pad right before the convolution")
         elif isinstance(op.kind, Quantize):
             if x != graph.input:
                 raise ModelError(f"op {op.name} quantizes in the middle of the graph", "only a QUANTIZE of the model's input is supported")
@@ -35,9 +34,11 @@ def normalize(graph: Graph) -> Graph:
         elif isinstance(op.kind, Pad):
             _check_pad(graph, op, consumers[op.outputs[0]])
             alias[op.outputs[0]] = alias[x]
+            shapes[op.outputs[0]] = shapes[x]
             pads[op.outputs[0]] = op.kind.pad
         else:
-            ops.append(_absorb(op, pads, alias))
+            reads = shapes[x] if shapes[x] != graph.tensors[alias[x]].shape else None
+            ops.append(replace(op, kind=_padded(op, pads), inputs=tuple(alias[i] for i in op.inputs), reads=reads))
     source = graph.input
     for op in graph.ops:
         if isinstance(op.kind, Quantize) and op.inputs[0] == graph.input:
@@ -61,10 +62,9 @@ def _check_pad(graph: Graph, op: Op, consumers: list[Op]) -> None:
         raise ModelError(f"op {op.name} pads the output of the model", "remove it")
 
 
-def _absorb(op: Op, pads: dict[int, tuple[int, int, int, int]], alias: dict[int, int]) -> Op:
-    kind = op.kind
-    if op.inputs[0] in pads and isinstance(kind, Conv2D | DwConv2D):
-        a, b = pads[op.inputs[0]], kind.pad
-        kind = replace(kind, pad=(a[0] + b[0], a[1] + b[1], a[2] + b[2], a[3] + b[3]))
-    assert not isinstance(kind, AvgPool) or op.inputs[0] not in pads
-    return replace(op, kind=kind, inputs=tuple(alias[i] for i in op.inputs))
+def _padded(op: Op, pads: dict[int, tuple[int, int, int, int]]) -> OpKind:
+    """The kind of ``op`` with the Pad before it taken in."""
+    if op.inputs[0] not in pads or not isinstance(op.kind, Conv2D | DwConv2D):
+        return op.kind
+    a, b = pads[op.inputs[0]], op.kind.pad
+    return replace(op.kind, pad=(a[0] + b[0], a[1] + b[1], a[2] + b[2], a[3] + b[3]))

@@ -7,7 +7,7 @@ linear weights (O, I), bias (O,) int32.
 from __future__ import annotations
 
 import enum
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -145,12 +145,14 @@ class Op:
     """One operation. ``inputs`` and ``outputs`` are indices into Graph.tensors; a missing bias is not listed.
 
     ``name`` is unique: the kind and a counter of that kind, in graph order: conv_0, conv_1, dwconv_0, linear_0.
+    ``reads`` is the shape in which the op reads its first input where normalization took away a reshape before it.
     """
 
     name: str
     kind: OpKind
     inputs: tuple[int, ...]
     outputs: tuple[int, ...]
+    reads: tuple[int, ...] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,3 +171,8 @@ class Graph:
     def layers(self) -> tuple[Op, ...]:
         """The ops that have weights, in graph order; a layer's index in this tuple is its number in a scheme."""
         return tuple(op for op in self.ops if isinstance(op.kind, Conv2D | DwConv2D | Linear))
+
+    def first_input(self, op: Op) -> Tensor:
+        """An op's first input, in the shape in which the op reads it."""
+        tensor = self.tensors[op.inputs[0]]
+        return tensor if op.reads is None else replace(tensor, shape=op.reads)
