@@ -1,0 +1,128 @@
+"""Rung 2: the integer gradients of the reference against float gradients, after the exponents have settled.
+
+A wrong scale, mask, exponent, fold or zero point in lowering shows here: the cosine sees directions, the relative error sees sizes,
+and the last test sees whether the update that follows is minus lr times the gradient, in real units.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+
+from helpers.graphs import GRAPHS, Int8, chain, random_samples, residual, run_int8
+from mcugrad.graph import Quant
+from mcugrad.lower import Options
+from mcugrad.lower.read_back import apply_state
+from mcugrad.lower.weights import read_layer
+from mcugrad.pipeline import Compiled, compile_graph
+from mcugrad.proof.gradients import gradient_quality
+from mcugrad.ref import Machine
+
+SETTLE, MEASURE, LR = 40, 25, 0.002
+MAX_RELATIVE_ERROR = 0.08
+
+
+def settled(compiled: Compiled, seed: int) -> tuple[bytes, npt.NDArray[np.int8], npt.NDArray[np.int64]]:
+    """STATE after some training steps, and fresh samples with labels."""
+    samples = random_samples(compiled.model, SETTLE + MEASURE, seed)
+    labels = np.random.default_rng(seed).integers(0, 3, len(samples))
+    machine = Machine(compiled.plan)
+    for sample, label in zip(samples[:SETTLE], labels[:SETTLE], strict=True):
+        machine.train(sample, int(label), LR, 0.0)
+    return machine.state, np.stack(samples[SETTLE:]), labels[SETTLE:]
+
+
+def require_quality(compiled: Compiled, seed: int = 1, layers: int | None = None) -> None:
+    found = gradient_quality(compiled, *settled(compiled, seed), LR)
+    assert len({q.layer for q in found}) == (len(compiled.train.graph.layers) if layers is None else layers)
+    for q in found:
+        assert q.samples == MEASURE and q.median >= 0.99 and q.p5 >= 0.98, q
+        assert q.relative_error < MAX_RELATIVE_ERROR, q
+
+
+@pytest.mark.parametrize("ws", [1, 2])
+@pytest.mark.parametrize("name", list(GRAPHS))
+def test_gradients_are_those_of_float(name: str, ws: int) -> None:
+    require_quality(compile_graph(GRAPHS[name](1), "all", Options(ws=ws)))
+
+
+@pytest.mark.parametrize("ratio", ["1/8", "1/4", "1/2"])
+def test_gradients_of_slices(ratio: str) -> None:
+    graph = chain(2)
+    scheme = ",".join(f"weights:{op.name}:{ratio},bias:{op.name}" for op in graph.layers)
+    require_quality(compile_graph(graph, scheme))
+
+
+def test_gradients_under_uneven_weight_scales() -> None:
+    """Channels whose scales differ by 30 times: the fold of the scales into the error carries the difference."""
+    graph = residual(4)
+    tensors = list(graph.tensors)
+    for op in graph.layers[1:4]:
+        w = tensors[op.inputs[1]]
+        assert w.quant is not None
+        spread = np.geomspace(0.1, 3.0, len(w.quant.scale))
+        scale = tuple(float(np.float32(s * k)) for s, k in zip(w.quant.scale, spread, strict=True))
+        tensors[op.inputs[1]] = replace(w, quant=Quant(scale, 0, w.quant.axis))
+    require_quality(compile_graph(replace(graph, tensors=tuple(tensors)), "all"))
+
+
+@pytest.mark.parametrize("name", ["chain", "residual"])
+def test_an_update_is_minus_lr_times_the_gradient(name: str) -> None:
+    """Quantization-aware scaling is plain SGD in real units: planes and biases move by -lr · dL/dw, to half a unit of their last bit."""
+    graph = GRAPHS[name](1)
+    compiled = compile_graph(graph, "all")
+    machine = Machine(compiled.plan)
+    machine.state, x, y = settled(compiled, 1)
+    steps, seen = compiled.program.steps, 0
+
+    def observe(index: int, kind: str, arrays: dict[str, npt.NDArray[np.generic]]) -> None:
+        nonlocal seen
+        if "grad" not in arrays:
+            return
+        layer = read_layer(graph, next(op for op in graph.layers if op.name == steps[index].label))
+        unit = float(np.asarray(arrays["unit"])[0]) * 2.0 ** int(np.asarray(arrays["ry"])["r"][0])
+        name, is_bias = steps[index].label, kind == "bias_upd_s32"
+        grad = np.asarray(arrays["grad"], np.float64).reshape(len(layer.b), -1) * unit * (1.0 if is_bias else layer.x_scale)
+        bf = next(t.bf for t in compiled.program.trained if t.name == name)
+        lsb = (layer.x_scale * layer.w_scale / 2**bf if is_bias else layer.w_scale / 256)[:, None]
+        after = np.asarray(arrays["b" if is_bias else "wt"], np.int64).reshape(grad.shape)
+        moved = (after - before[name, is_bias].reshape(grad.shape)) * lsb
+        saturated = np.abs(after) >= 127 * 256 if not is_bias else np.zeros(after.shape, bool)
+        assert saturated.mean() < 0.2
+        assert (saturated | (np.abs(moved + 0.05 * grad) <= 0.501 * lsb + 1e-5 * np.abs(moved))).all(), (name, kind)
+        assert np.abs(moved).max() > 20 * lsb.min(), f"{name}: the step is too small to compare"
+        seen += 1
+
+    before = planes(compiled, machine.state)
+    machine.observe = observe  # type: ignore[assignment]
+    machine.train(x[0], int(y[0]), 0.05, 0.0)
+    assert seen == 2 * len(graph.layers)
+
+
+def planes(compiled: Compiled, state: bytes) -> dict[tuple[str, bool], npt.NDArray[np.int64]]:
+    """(layer, is bias) -> the fixed-point numbers in STATE."""
+    found = {}
+    for t in compiled.program.trained:
+        for value, dtype, is_bias in ((t.weights, "<i2", False), (t.bias, "<i4", True)):
+            if value is not None:
+                offset = compiled.layout.offsets[value]
+                found[t.name, is_bias] = np.frombuffer(state[offset : offset + value.nbytes], dtype).astype(np.int64)
+    return found
+
+
+def test_training_learns_three_samples() -> None:
+    """The loss falls to almost nothing, and the trained graph, read back, predicts what the machine predicts."""
+    graph = chain(5)
+    compiled = compile_graph(graph, "all")
+    machine = Machine(compiled.plan)
+    samples: list[Int8] = random_samples(graph, 3, 9)
+    first = [machine.train(s, k, 0.0, 0.0).loss for k, s in enumerate(samples)]
+    for _ in range(60):
+        last = [machine.train(s, k, 0.02, 0.0).loss for k, s in enumerate(samples)]
+    assert max(last) < 0.1 < min(first)
+    trained = apply_state(graph, compiled.program, compiled.layout, machine.state)
+    for sample in samples:
+        assert (machine.predict(sample) == run_int8(trained, sample)[trained.output].ravel()).all()
