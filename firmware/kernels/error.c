@@ -43,7 +43,7 @@ void mg_error_end(const struct mg_error *error)
     int32_t count = error->peak < PEAK_LOW ? rx->count + 1 : 0;
     if (error->peak > PEAK_HIGH)
         next = mg_exponent_clamp(error->r + 1);
-    if (count >= DOWN_AFTER) {
+    if (count == DOWN_AFTER) {
         next = mg_exponent_clamp(error->r - 1);
         count = 0;
     }

@@ -16,7 +16,7 @@ uint32_t mg_host_draw(uint32_t seed, uint32_t tick, uint32_t stream, uint32_t k)
 // Returns an enum mg_err.
 int mg_host_run_step(const uint8_t *record, size_t bytes, uint8_t *region[MG_REGIONS], const size_t region_bytes[MG_REGIONS])
 {
-    static _Alignas(16) uint8_t empty[16];
+    _Alignas(16) uint8_t empty[16] = {0};
     struct mg_ctx ctx = {0};
     if ((uintptr_t)record % 4 != 0)
         return MG_ERR_ALIGN;
