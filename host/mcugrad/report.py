@@ -62,8 +62,8 @@ def report(compiled: Compiled, board: Board) -> PlanReport:
     sizes = compiled.layout.sizes
     const, whole = sizes[Region.CONST], len(compiled.plan)
     program = compiled.program
-    ram = [sizes[Region.ARENA], sizes[Region.STATE], sizes[Region.IO], board.stack_bytes, firmware.static_ram_bytes]
-    flash = [whole - const, const, firmware.flash_bytes]
+    ram = (sizes[Region.ARENA], sizes[Region.STATE], sizes[Region.IO], board.stack_bytes, firmware.static_ram_bytes)
+    flash = (whole - const, const, firmware.flash_bytes)
     return PlanReport(
         board=board.name,
         scheme=compiled.train.scheme.describe(compiled.train.graph),

@@ -228,9 +228,8 @@ def _show(run: _Run, board: Board, caps: Caps) -> None:
     unit = caps.tick_unit.name.lower()
     per_step = run.figures[f"{unit}_per_step"]
     if per_step is not None:
-        say(
-            f"{group_digits(per_step)} {unit} a step{' (emulated)' if board.emulated else ''}, {link['bytes_per_sample']:.0f} bytes a sample on the wire"
-        )
+        say(f"{group_digits(per_step)} {unit} a step{' (emulated)' if board.emulated else ''}")
+    say(f"{link['bytes_per_sample']:.0f} bytes a sample on the wire, both ways")
     say(
         f"RAM: {group_digits(run.report.ram.total)} bytes planned, {group_digits(measured['total'])} measured "
         f"(stack peak {group_digits(measured['stack'])} of {group_digits(run.report.ram.stack)})"
