@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import functools
 import json
 import math
 from collections.abc import Mapping
@@ -57,12 +58,26 @@ def _from_json(path: Path, graph: Graph) -> Scheme:
     if not isinstance(raw, dict) or set(raw) - {"head", "bias", "weights"} or not isinstance(raw.get("weights", {}), dict):
         hint = 'e.g. {"head": true, "bias": 4, "weights": {"conv_3": 0.5}}'
         raise UsageError(f"scheme file {path}: expected an object with head, bias and weights", hint)
-    words = ["head"] if raw.get("head") else []
-    words += [f"bias:{raw['bias']}"] if raw.get("bias") else []
-    words += [f"weights:{name}:{ratio}" for name, ratio in raw.get("weights", {}).items()]
+    head, bias = _member(path, raw, "head", bool), _member(path, raw, "bias", int)
+    words = (["head"] if head else []) + ([f"bias:{bias}"] if bias else [])
+    for name, ratio in raw.get("weights", {}).items():
+        if not isinstance(ratio, int | float) or isinstance(ratio, bool):
+            raise UsageError(
+                f"scheme file {path}: weights of {name} is {ratio!r}", "a number above 0, at most 1: the share that is trained"
+            )
+        words.append(f"weights:{name}:{ratio!r}")
     if not words:
         raise UsageError(f"scheme file {path} trains nothing", "set head, bias or weights")
-    return parse_scheme(",".join(words), graph)
+    return functools.reduce(lambda scheme, word: _add(scheme, word, graph), words, Scheme({}, frozenset()))
+
+
+def _member(path: Path, raw: Mapping[str, object], name: str, kind: type) -> object:
+    value = raw.get(name, kind())
+    if type(value) is not kind:
+        raise UsageError(
+            f"scheme file {path}: {name} is {value!r}", f"{name} is {'true or false' if kind is bool else 'a number of layers'}"
+        )
+    return value
 
 
 def _add(scheme: Scheme, word: str, graph: Graph) -> Scheme:
@@ -81,7 +96,7 @@ def _add(scheme: Scheme, word: str, graph: Graph) -> Scheme:
             return Scheme(scheme.weights, scheme.biases | set(range(len(layers) - count, len(layers))))
         return Scheme(scheme.weights, scheme.biases | {_find(rest, word, graph)})
     if what == "weights" and rest:
-        name, _, ratio = rest.partition(":")
+        name, ratio = _split_ratio(rest, graph)
         k = _find(name, word, graph)
         return Scheme({**scheme.weights, k: _ratio(ratio, word)}, scheme.biases)
     raise UsageError(f"--train {word!r} is not understood", GRAMMAR)
@@ -100,15 +115,29 @@ def _ratio(text: str, word: str) -> float:
     return ratio
 
 
+def _split_ratio(text: str, graph: Graph) -> tuple[str, str]:
+    """NAME[:RATIO]. The names of tensors may have colons, so that a name is looked for first."""
+    name, colon, ratio = text.rpartition(":")
+    return (text, "") if not colon or _named(text, graph) is not None else (name, ratio)
+
+
+def _named(name: str, graph: Graph) -> int | None:
+    """The layer whose op, output or weights have that name."""
+    for k, op in enumerate(graph.layers):
+        if name in (op.name, graph.tensors[op.outputs[0]].name, graph.tensors[op.inputs[1]].name):
+            return k
+    return None
+
+
 def _find(name: str, word: str, graph: Graph) -> int:
     layers = graph.layers
     if name.isdecimal():
         if int(name) < len(layers):
             return int(name)
         raise UsageError(f"--train {word}: the model has layers 0 to {len(layers) - 1}")
-    for k, op in enumerate(layers):
-        if name in (op.name, graph.tensors[op.outputs[0]].name, graph.tensors[op.inputs[1]].name):
-            return k
+    found = _named(name, graph)
+    if found is not None:
+        return found
     names = [op.name for op in layers]
     near = difflib.get_close_matches(name, names, n=3) or names
     raise UsageError(f"--train {word}: the model has no layer {name!r}", f"nearest: {', '.join(near)}")
