@@ -37,7 +37,7 @@ def normalize(graph: Graph) -> Graph:
             shapes[op.outputs[0]] = shapes[x]
             pads[op.outputs[0]] = op.kind.pad
         else:
-            reads = shapes[x] if shapes[x] != graph.tensors[alias[x]].shape else None
+            reads = op.reads if shapes[x] == graph.tensors[alias[x]].shape else shapes[x]
             ops.append(replace(op, kind=_padded(op, pads), inputs=tuple(alias[i] for i in op.inputs), reads=reads))
     source = graph.input
     for op in graph.ops:
