@@ -344,14 +344,15 @@ class Session:
                 self._sync()
         elif token == self._token:
             self._syncing = False
+            self._probe_s = self._retry_s
             self._probe_at = time.monotonic() + self._probe_s
             self._resend()
 
     def _sync(self) -> None:
         self._syncing = True
         self._token = self._token % 255 + 1
-        self._probe_s *= 2
         self._probe_at = time.monotonic() + self._probe_s
+        self._probe_s *= 2
         self._write(b"\0" + fr.encode(fr.Frame(Command.SYNC, 0, bytes((self._token,)))))
 
     def _resend(self) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import errno
 import socket
 import time
-from pathlib import Path
 from typing import Any, Protocol
 
 import serial
@@ -73,21 +72,6 @@ class SocketTransport:
     def __init__(self, connected: socket.socket, name: str) -> None:
         self.name = name
         self._socket = connected
-
-    @classmethod
-    def connect(cls, path: Path, name: str, deadline_s: float) -> SocketTransport:
-        """Connect to a unix socket that may not be there yet. Raises LinkError after ``deadline_s``."""
-        end = time.monotonic() + deadline_s
-        while True:
-            client = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-            try:
-                client.connect(str(path))
-                return cls(client, name)
-            except OSError as e:
-                client.close()
-                if time.monotonic() >= end:
-                    raise LinkError(f"{name} did not open its UART socket within {deadline_s:.1f} s ({e})", "run mcugrad doctor") from None
-                time.sleep(0.01)
 
     def read(self, timeout_s: float) -> bytes:
         self._socket.settimeout(max(timeout_s, 1e-3))

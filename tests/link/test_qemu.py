@@ -1,0 +1,77 @@
+"""The firmware on an emulated Cortex-M4: the same bytes as on the host board, the same instructions on every run."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import pytest
+
+from helpers.tiny_plan import samples, tiny_plan
+from mcugrad.board import Firmware, find_board, open_board
+from mcugrad.link import Caps, Session, Stats
+
+pytestmark = pytest.mark.qemu
+
+NAME = "qemu-mps2-an386"
+INPUTS = 100
+SAMPLES = 20
+SKIP = 0.01
+
+
+@dataclass(frozen=True)
+class Run:
+    """What one board did with the same plan and samples."""
+
+    caps: Caps
+    losses: list[float]
+    ticks: list[int]
+    state: bytes
+    stats: Stats
+
+
+def run(board: str, firmware: Firmware) -> Run:
+    with open_board(board, firmware) as (_, line):
+        session = Session(line, deadline_s=20.0)
+        caps = session.hello()
+        session.load_plan(tiny_plan(INPUTS))
+        replies = list(session.train_stream(samples(SAMPLES, INPUTS), SKIP))
+        return Run(caps, [r.loss for r in replies], [r.ticks for r in replies], session.read_state(), session.stats())
+
+
+@pytest.fixture(scope="module")
+def firmware() -> Firmware:
+    return find_board(NAME).build()
+
+
+@pytest.fixture(scope="module")
+def emulated(firmware: Firmware) -> Run:
+    return run(NAME, firmware)
+
+
+def test_state_equals_the_host_board_s(emulated: Run, host_firmware: Firmware) -> None:
+    native = run("host", host_firmware)
+    assert emulated.losses == native.losses
+    assert emulated.state == native.state
+
+
+def test_ticks_move_and_repeat(emulated: Run, firmware: Firmware) -> None:
+    assert min(emulated.ticks) > 0
+    assert emulated.caps.units(emulated.ticks[0]) == 40 * emulated.ticks[0]
+    assert run(NAME, firmware).ticks == emulated.ticks
+
+
+def test_sizes_are_those_of_board_toml(emulated: Run, firmware: Firmware) -> None:
+    board = find_board(NAME)
+    assert emulated.caps.board == NAME
+    assert emulated.caps.slot_bytes == board.slot_bytes
+    assert emulated.caps.pool_bytes == board.ram_bytes - board.stack_bytes - firmware.static_ram_bytes
+    assert firmware.flash_bytes <= board.firmware_bytes
+
+
+def test_memory_is_measured(emulated: Run, firmware: Firmware) -> None:
+    stats = emulated.stats
+    assert 64 < stats.stack_peak_bytes < stats.stack_reserved_bytes * 4 // 5
+    assert stats.static_ram_bytes == firmware.static_ram_bytes
+    assert stats.firmware_bytes == pytest.approx(firmware.flash_bytes, abs=64)
+    assert stats.arena_touched_bytes == 52
+    assert (stats.rx_overruns, stats.damaged_frames) == (0, 0)
