@@ -46,3 +46,8 @@ set(MG_LINK_DIR ${PROJECT_SOURCE_DIR}/firmware/link)
 mg_add_firmware(trainer ${PROJECT_SOURCE_DIR}/firmware/apps/trainer/main.c
   ${MG_LINK_DIR}/frame.c ${MG_LINK_DIR}/session.c ${MG_LINK_DIR}/commands.c)
 target_include_directories(trainer PRIVATE ${MG_LINK_DIR} ${PROJECT_SOURCE_DIR}/firmware/core)
+
+set(MG_APP "" CACHE PATH "folder of an application of your own: its app.cmake calls mg_add_firmware")
+if(MG_APP)
+  include(${MG_APP}/app.cmake)
+endif()
