@@ -131,6 +131,7 @@ def test_training_needs_the_whole_sample(loaded: Session) -> None:
 
 
 def test_a_refused_sample_stops_the_stream_and_trains_nothing(loaded: Session) -> None:
+    loaded.sample(samples(1)[0][0])
     before = loaded.read_state()
     with pytest.raises(DeviceError, match="MG_LINK_ERR_RANGE"):
         list(loaded.train_stream([(bytes(9), 0, 0.5)] * 5, 0.0))
