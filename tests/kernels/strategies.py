@@ -17,7 +17,7 @@ Array = npt.NDArray[np.generic]
 Contents = Callable[[Scalars, np.random.Generator], Mapping[str, Array]]
 Test = Callable[[], None]
 
-EXAMPLES, MANY = 60, 3000
+EXAMPLES, MANY = 150, 2000
 
 channels = st.sampled_from([1, 2, 3, 4, 5, 7, 8, 15, 16, 17, 31, 33])
 zero_points = st.sampled_from([-128, 127, 0]) | st.integers(-128, 127)

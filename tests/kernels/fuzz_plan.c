@@ -1,0 +1,203 @@
+// fuzz_plan.c -- hostile plans against plan_check and the kernels. Build with -DMG_SANITIZE=ON: a finding ends the process.
+//
+//   fuzz_plan ROUNDS SEED
+//
+// A round makes records of every step kind with random scalars and references, runs those that are accepted on random
+// regions (each its own allocation, so that AddressSanitizer sees the smallest step outside), puts some into a plan, damages
+// the plan, repairs its CRC, and runs it where mg_init accepts it. Prints how much was accepted: a fuzzer whose inputs are
+// all refused tests nothing.
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "plan.h"
+
+enum { REGION_BYTES = 1 << 14, MAX_STEPS = 24, PLAN_BYTES = 3 * REGION_BYTES };
+
+static uint32_t seed;
+
+static uint32_t dice(uint32_t n)
+{
+    seed ^= seed << 13;
+    seed ^= seed >> 17;
+    seed ^= seed << 5;
+    return seed % n;
+}
+
+static void fill(uint8_t *bytes, size_t n)
+{
+    for (size_t k = 0; k < n; k++)
+        bytes[k] = (uint8_t)dice(256);
+}
+
+// CONST as floats or as mg_requant, now and then with one bad value.
+static void fill_const(uint8_t *bytes, size_t n)
+{
+    const uint32_t kind = dice(2);
+    for (size_t k = 0; k + 8 <= n; k += 8) {
+        const float f[2] = {(float)dice(1000) / 64.0f, 1e-3f};
+        const mg_requant rq = {(int32_t)(dice(UINT32_MAX) >> 1), (int32_t)dice(62) - 31};
+        memcpy(bytes + k, kind == 0 ? (const void *)f : (const void *)&rq, 8);
+    }
+    if (n > 0 && dice(8) == 0)
+        bytes[dice((uint32_t)n)] = 0xFF;
+}
+
+// Mostly small; seldom an end of the type's range.
+static int64_t scalar(int64_t lo, int64_t hi)
+{
+    if (dice(40) == 0)
+        return dice(2) ? lo : hi;
+    const int64_t v = (int64_t)dice(9) - (lo < 0 && dice(2) ? 4 : 0);
+    return dice(6) != 0 ? v : lo < 0 ? (int64_t)dice(256) - 128 : (int64_t)dice(20);
+}
+
+// In the region that fits the access most of the time, aligned most of the time.
+static mg_ref reference(int writes, int in_const)
+{
+    static const uint32_t readable[] = {MG_ARENA, MG_CONST, MG_STATE, MG_IO};
+    static const uint32_t writable[] = {MG_ARENA, MG_STATE, MG_IO};
+    const uint32_t region = in_const ? MG_CONST : writes && dice(200) ? writable[dice(3)] : readable[dice(4)];
+    const uint32_t offset = dice(4) ? dice(REGION_BYTES / 8) * 4 : dice(8) ? REGION_BYTES - dice(256) * 4 : dice(REGION_BYTES);
+    return region << 30 | offset;
+}
+
+// Unused references must be 0: which ones are is not known here, so the caller tries again with `zero` bits.
+#define STEP(name, code_)                                                                       \
+    static size_t make_##name(uint8_t *bytes, uint32_t zero)                                    \
+    {                                                                                           \
+        struct mg_step_##name record = {.head = {code_, sizeof record}};                        \
+        uint32_t bit = 0;
+#define U8(field) record.field = (uint8_t)scalar(0, UINT8_MAX);
+#define S8(field) record.field = (int8_t)scalar(INT8_MIN, INT8_MAX);
+#define U16(field) record.field = (uint16_t)scalar(0, UINT16_MAX);
+#define S16(field) record.field = (int16_t)scalar(INT16_MIN, INT16_MAX);
+#define U32(field) record.field = (uint32_t)scalar(0, UINT32_MAX);
+#define S32(field) record.field = (int32_t)(dice(2) ? (int64_t)dice(INT32_MAX) : scalar(INT32_MIN, INT32_MAX));
+#define IN(type, field, count) record.field = zero >> bit++ & 1 ? 0 : reference(0, 0);
+#define CONST(type, field, count) record.field = zero >> bit++ & 1 ? 0 : reference(0, 1);
+#define OUT(type, field, count) record.field = zero >> bit++ & 1 ? 0 : reference(1, 0);
+#define UPD(type, field, count) record.field = zero >> bit++ & 1 ? 0 : reference(1, 0);
+#define END(name)                                                                               \
+        memcpy(bytes, &record, sizeof record);                                                  \
+        return sizeof record;                                                                   \
+    }
+#include "ops_each.h"
+
+static size_t (*const makers[])(uint8_t *bytes, uint32_t zero) = {
+#define STEP(name, code) make_##name,
+#include "ops_each.h"
+};
+enum { KINDS = sizeof makers / sizeof makers[0] };
+
+static uint32_t accepted_steps[KINDS];
+static uint32_t accepted_plans;
+
+// A record that the regions of ctx accept, 0 bytes where none was found.
+static size_t make_accepted(const struct mg_ctx *ctx, uint32_t kind, uint8_t *bytes)
+{
+    struct mg_fault fault;
+    for (int attempt = 0; attempt < 60; attempt++) {
+        const size_t n = makers[kind](bytes, dice(3) ? dice(1024) & dice(1024) : 0);
+        if (mg_check_step(ctx, (const struct mg_step *)(const void *)bytes, n, &fault) == MG_OK)
+            return n;
+    }
+    return 0;
+}
+
+static void run_steps(struct mg_ctx *ctx)
+{
+    _Alignas(16) uint8_t record[256];
+    for (uint32_t kind = 0; kind < KINDS; kind++) {
+        if (make_accepted(ctx, kind, record) == 0)
+            continue;
+        accepted_steps[kind]++;
+        mg_run_step(ctx, (const struct mg_step *)(const void *)record);
+        (void)mg_outputs_crc(ctx, (const struct mg_step *)(const void *)record);
+    }
+}
+
+static uint32_t make_plan(const struct mg_ctx *ctx, uint8_t *plan)
+{
+    struct mg_header *h = (struct mg_header *)(void *)plan;
+    memset(plan, 0, PLAN_BYTES);
+    *h = (struct mg_header){.magic = MG_PLAN_MAGIC, .version = MG_PLAN_VERSION, .header_bytes = sizeof *h, .ops_hash = mg_ops_hash(),
+                            .arena_bytes = ctx->bytes[MG_ARENA], .state_bytes = ctx->bytes[MG_STATE], .io_bytes = ctx->bytes[MG_IO],
+                            .steps_offset = sizeof *h, .sample = 3u << 30, .sample_bytes = 64, .output = 3u << 30 | 64,
+                            .output_bytes = 16, .args = 3u << 30 | 128, .result = 3u << 30 | 144, .classes = 4, .rng = 2u << 30};
+    uint32_t at = h->steps_offset;
+    for (uint32_t k = 0; k < MAX_STEPS; k++) {
+        const size_t n = make_accepted(ctx, dice(KINDS), plan + at);
+        h->segment_steps[dice(MG_SEGMENTS)] += n != 0;
+        at += (uint32_t)n;
+    }
+    h->steps_bytes = at - h->steps_offset;
+    h->const_offset = (at + 15) / 16 * 16;
+    h->const_bytes = ctx->bytes[MG_CONST];
+    memcpy(plan + h->const_offset, ctx->base[MG_CONST], h->const_bytes);
+    h->init_offset = (h->const_offset + h->const_bytes + 15) / 16 * 16;
+    memcpy(plan + h->init_offset, ctx->base[MG_STATE], h->state_bytes);
+    h->plan_bytes = h->init_offset + h->state_bytes;
+    return h->plan_bytes;
+}
+
+static void damage(uint8_t *plan, uint32_t bytes)
+{
+    struct mg_header *h = (struct mg_header *)(void *)plan;
+    for (uint32_t k = dice(3); k > 0; k--) {
+        const uint32_t at = dice(8) ? 12 + dice(h->const_offset - 12) : dice(bytes);
+        plan[at] = dice(2) ? (uint8_t)(plan[at] ^ 1u << dice(8)) : (uint8_t)dice(256);
+    }
+    const uint32_t end = h->plan_bytes <= bytes && h->plan_bytes >= sizeof *h ? h->plan_bytes : bytes;
+    h->plan_crc = mg_crc32(0, plan + 20, end - 20);
+}
+
+static void run_plan(const struct mg_ctx *regions)
+{
+    uint8_t *plan = aligned_alloc(16, PLAN_BYTES);
+    struct mg_ctx ctx;
+    const uint32_t bytes = make_plan(regions, plan);
+    damage(plan, bytes);
+    const size_t needed = mg_memory_bytes(plan, bytes);
+    uint8_t *memory = needed < 1u << 20 ? aligned_alloc(16, needed != 0 ? needed : 16) : NULL;
+    if (memory != NULL && mg_init(&ctx, plan, bytes, memory, needed) == MG_OK) {
+        accepted_plans++;
+        fill((uint8_t *)mg_sample(&ctx), mg_sample_bytes(&ctx));
+        mg_predict(&ctx);
+        for (int k = 0; k < 3; k++)
+            if (mg_train(&ctx, (uint16_t)dice(5), 0.01f, 0.0f, NULL) != MG_OK)
+                continue;
+    }
+    free(memory);
+    free(plan);
+}
+
+int main(int argc, char **argv)
+{
+    if (argc != 3) {
+        fprintf(stderr, "usage: fuzz_plan ROUNDS SEED\n");
+        return 2;
+    }
+    seed = (uint32_t)strtoul(argv[2], NULL, 10) * 2654435769u | 1u;
+    struct mg_ctx ctx = {0};
+    for (int region = 0; region < MG_REGIONS; region++) {
+        ctx.bytes[region] = REGION_BYTES;
+        ctx.base[region] = aligned_alloc(16, REGION_BYTES);
+    }
+    for (long round = strtol(argv[1], NULL, 10); round > 0; round--) {
+        fill(ctx.base[MG_ARENA], REGION_BYTES);
+        fill_const(ctx.base[MG_CONST], REGION_BYTES);
+        fill(ctx.base[MG_STATE], REGION_BYTES);
+        fill(ctx.base[MG_IO], REGION_BYTES);
+        run_steps(&ctx);
+        run_plan(&ctx);
+    }
+    for (int region = 0; region < MG_REGIONS; region++)
+        free(ctx.base[region]);
+    uint32_t kind = 0;
+#define STEP(name, code) printf("%s %u\n", #name, accepted_steps[kind++]);
+#include "ops_each.h"
+    printf("plans %u\n", accepted_plans);
+    return 0;
+}
