@@ -276,3 +276,33 @@ def test_the_stream_asks_for_samples_as_it_goes(session: Session) -> None:
     list(itertools.islice(stream, 100))
     stream.close()
     assert asked <= 100 + session.caps.window_frames
+
+
+@pytest.mark.parametrize("cut", [0, 1, 20, 55])
+def test_ctrl_c_in_the_middle_of_a_frame_keeps_the_weights_readable(line: Transport, cut: int) -> None:
+    class Interrupted:
+        name = "line"
+        after = 10**9
+
+        def read(self, timeout_s: float) -> bytes:
+            return line.read(timeout_s)
+
+        def write(self, data: bytes) -> None:
+            self.after -= 1
+            line.write(data if self.after else data[:cut])
+            if not self.after:
+                raise KeyboardInterrupt
+
+        def close(self) -> None:
+            line.close()
+
+    plan, data = tiny_plan(40), samples(50, 40)
+    interrupted = Interrupted()
+    session = Session(interrupted, deadline_s=5.0, retry_s=0.05)
+    session.hello()
+    session.load_plan(plan)
+    interrupted.after = 41
+    with pytest.raises(KeyboardInterrupt):
+        list(session.train_stream(data, SKIP))
+    state = session.read_state()
+    assert state in (reference_state(plan, data[:20]), reference_state(plan, data[:21]))

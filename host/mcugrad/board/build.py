@@ -46,12 +46,18 @@ def build(board: str, app: str, native: bool) -> Firmware:
     folder = _build_dir(board)
     with (folder / ".lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        if not (folder / "build.ninja").exists():
+        if not _configured(folder, board):
             _run(_configure(board, folder, native), board)
         _run(["cmake", "--build", str(folder), "--target", app], board)
     elf = folder / (app if native else f"{app}.elf")
     flash, ram = _sizes(size, elf, reserved=_reserved(elf))
     return Firmware(elf, flash, ram)
+
+
+def _configured(folder: Path, board: str) -> bool:
+    """Whether ``folder`` is set up for ``board``; build/host may have been set up for the shared library alone."""
+    cache = folder / "CMakeCache.txt"
+    return (folder / "build.ninja").exists() and f"MG_BOARD:STRING={board}\n" in cache.read_text(encoding="utf-8")
 
 
 def need_tool(tool: str) -> None:
