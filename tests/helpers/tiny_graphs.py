@@ -158,7 +158,7 @@ def every_op() -> Graph:
     y = n.dwconv(x)
     y = n.conv(y, 4, (1, 1))
     x = n.add(x, y)
-    x = n.pad(x, (0, 1, 1, 0))
+    x = n.pad(x, (0, 1, 2, 0))
     x = n.dwconv(x, 2, stride=(2, 1))
     x = n.avgpool(x, (2, 2), (1, 1))
     x = n.mean(x)

@@ -14,8 +14,9 @@ import tflite
 
 from helpers.tiny_graphs import TinyNet, every_op, one_linear, small_net
 from mcugrad.errors import ModelError
+from mcugrad.exporter import tflite as exporter
 from mcugrad.exporter import write_tflite
-from mcugrad.graph import DwConv2D, Graph, Quant, Tensor
+from mcugrad.graph import DwConv2D, Graph, Pad, Quant, Tensor
 from mcugrad.importer import import_tflite, read_model
 
 TYPE_SLOT, BUFFER_SLOT = 6, 8
@@ -272,6 +273,138 @@ def test_a_reshape_that_loses_elements_is_refused() -> None:
 
 def test_a_buffer_that_is_not_there() -> None:
     refused(patched_buffer(write_tflite(small_net()), 1, 9999), "names buffer 9999")
+
+
+# ---- what no graph can say, only a file ------------------------------------------------------------------------------
+
+
+def edited(graph: Graph, code: str, inputs: tuple[int, ...] | None = None, builtin: str | None = None, **fields: float) -> bytes:
+    """The graph's file with one operator changed: its inputs, its builtin, its option fields."""
+    file = exporter.to_file(graph)
+    at = next(i for i, op in enumerate(file.ops) if op.code == getattr(tflite.BuiltinOperator, code))
+    op = file.ops[at]
+    number = op.code if builtin is None else getattr(tflite.BuiltinOperator, builtin)
+    file.ops[at] = replace(op, code=number, inputs=op.inputs if inputs is None else inputs, fields={**op.fields, **fields})
+    return exporter.serialize(file, graph)
+
+
+@pytest.mark.parametrize(
+    ("code", "fields", "text"),
+    [
+        ("FULLY_CONNECTED", {"WeightsFormat": 1}, "shuffled weights"),
+        ("FULLY_CONNECTED", {"FusedActivationFunction": 4}, "fused activation TANH"),
+        ("FULLY_CONNECTED", {"FusedActivationFunction": 99}, "fused activation 99"),
+        ("CONV_2D", {"StrideH": 0}, r"stride \(0, 2\)"),
+        ("CONV_2D", {"DilationWFactor": -1}, r"dilation \(1, -1\)"),
+        ("CONV_2D", {"Padding": 2}, "padding 2 is neither SAME nor VALID"),
+        ("DEPTHWISE_CONV_2D", {"DepthMultiplier": 3}, "depth_multiplier 3, the shape of the weights says 1"),
+        ("AVERAGE_POOL_2D", {"FilterHeight": 0}, r"kernel \(0, 2\)"),
+        ("AVERAGE_POOL_2D", {"FilterHeight": 99}, "where it does not fit"),
+        ("SOFTMAX", {"Beta": float("inf")}, "beta inf"),
+        ("SOFTMAX", {"Beta": 0.0}, "beta 0"),
+    ],
+)
+def test_options_that_cannot_be_meant(code: str, fields: dict[str, float], text: str) -> None:
+    refused(edited(every_op(), code, **fields), text)
+
+
+@pytest.mark.parametrize("code", ["CONV_2D", "FULLY_CONNECTED", "ADD", "PAD", "MEAN", "SOFTMAX", "DEQUANTIZE", "QUANTIZE"])
+def test_operators_without_their_inputs(code: str) -> None:
+    refused(edited(every_op(), code, inputs=()), "has no input 0")
+
+
+def test_a_model_of_one_layer_without_weights() -> None:
+    """Found by fuzzing: the scheme was read from the second input, which was not there."""
+    refused(edited(one_linear(), "FULLY_CONNECTED", inputs=(0,)), "has no input 1")
+
+
+def test_a_layer_with_too_many_inputs() -> None:
+    refused(edited(one_linear(), "FULLY_CONNECTED", inputs=(0, 1, 2, 2)), "has 4 inputs, at most 3")
+
+
+def _with_constant(graph: Graph, value: list[int], dtype: type[np.generic]) -> tuple[Graph, int]:
+    data = np.array(value, dtype)
+    return replace(graph, tensors=(*graph.tensors, Tensor("c", data.shape, data.dtype, Quant((0.1,)), data))), len(graph.tensors)
+
+
+@pytest.mark.parametrize(
+    ("axes", "fine"), [([2, 1], True), ([-3, -2], True), ([1], False), ([1, 2, 3], False), ([1, 3], False), ([0, 1], False)]
+)
+def test_the_axes_of_a_mean(axes: list[int], fine: bool) -> None:
+    n = TinyNet()
+    source = n.activation((1, 4, 4, 3))
+    graph, constant = _with_constant(n.finish(source, n.mean(source)), axes, np.int32)
+    data = edited(graph, "MEAN", inputs=(source, constant))
+    if fine:
+        assert import_tflite(data, "m").ops[0].name == "mean_0"
+    else:
+        refused(data, "averages over the axes")
+
+
+@pytest.mark.parametrize(("value", "fine"), [(-3, True), (0, False)])
+def test_the_value_of_a_pad(value: int, fine: bool) -> None:
+    n = TinyNet()
+    source = n.activation((1, 4, 4, 3), zero_point=-3)
+    graph, constant = _with_constant(n.finish(source, n.pad(source, (1, 2, 0, 0))), [value], np.int8)
+    pads = len(graph.tensors)
+    data = edited(graph, "PAD", inputs=(source, pads, constant), builtin="PADV2")
+    if fine:
+        assert import_tflite(data, "m").ops[0].kind == Pad((1, 2, 0, 0))
+    else:
+        refused(data, "pads with 0, only the input's zero point -3")
+
+
+def test_a_pad_of_the_channels_is_refused() -> None:
+    n = TinyNet()
+    source = n.activation((1, 4, 4, 3))
+    graph, _ = _with_constant(n.finish(source, n.pad(source, (1, 1, 1, 1))), [0], np.int32)
+    pads = np.array([[0, 0], [1, 1], [1, 1], [0, 1]], np.int32)
+    refused(edited(with_tensor(graph, len(graph.tensors) - 1, shape=(4, 2), data=pads), "PAD", inputs=(source, 2)), "only height and width")
+
+
+@pytest.mark.parametrize("shape", [[1, 2, 2], [4, 1], [-1, 2, 3]])
+def test_a_reshape_that_asks_for_another_shape(shape: list[int]) -> None:
+    n = TinyNet()
+    source = n.activation((1, 4))
+    graph, constant = _with_constant(n.finish(source, n.reshape(source, (1, 4))), shape, np.int32)
+    refused(edited(graph, "RESHAPE", inputs=(source, constant)), "asks for shape")
+
+
+@pytest.mark.parametrize("builtin", ["SQUEEZE", "EXPAND_DIMS"])
+def test_squeeze_and_expand_dims_are_reshapes(builtin: str) -> None:
+    n = TinyNet()
+    source = n.activation((1, 4))
+    data = edited(n.finish(source, n.reshape(source, (1, 1, 4))), "RESHAPE", builtin=builtin)
+    with pytest.raises(ModelError, match="has options of kind"):
+        import_tflite(edited(n.finish(source, n.linear(source, 3)), "FULLY_CONNECTED", builtin="CONV_2D"), "m")
+    assert import_tflite(data, "m").ops[0].name == "reshape_0"
+
+
+def test_a_scalar_activation_is_refused() -> None:
+    n = TinyNet()
+    source = n.activation((1, 1))
+    refused(edited(n.finish(source, n.reshape(source, ())), "RESHAPE", inputs=(source,), builtin="SQUEEZE"), "is a scalar")
+
+
+def test_zero_points_that_differ_by_channel_are_refused() -> None:
+    data = bytearray(write_tflite(one_linear((0.1, 0.2, 0.3))))
+    q = tflite.Model.GetRootAs(bytes(data)).Subgraphs(0).Tensors(1).Quantization()
+    data[q._tab.Vector(q._tab.Offset(10)) + 8] = 1
+    refused(bytes(data), "zero points that differ by channel")
+
+
+def test_a_float_tensor_inside_is_refused() -> None:
+    n = TinyNet()
+    source = n.activation((1, 4))
+    x = n.linear(source, 3)
+    n.dequantize(x)
+    refused(n.finish(source, x), "turns an inner tensor into float")
+
+
+def test_an_input_quantized_twice_is_refused() -> None:
+    n = TinyNet()
+    source = n.float_tensor((1, 4))
+    refused(n.finish(source, n.add(n.quantize(source), n.quantize(source))), "a second time")
 
 
 # ---- files that are no models ---------------------------------------------------------------------------------------

@@ -128,6 +128,25 @@ def _sharing_file(count: int) -> bytes:
     return bytes(b.Output())
 
 
+def _file_that_ends_in_text() -> bytes:
+    b = flatbuffers.Builder(256)
+    description = b.CreateString("a description of thirty letters")
+    tflite.ModelStart(b)
+    tflite.ModelAddVersion(b, 3)
+    tflite.ModelAddDescription(b, description)
+    b.Finish(tflite.ModelEnd(b), b"TFL3")
+    return bytes(b.Output())
+
+
+def test_a_file_cut_in_a_text() -> None:
+    data = _file_that_ends_in_text()
+    with pytest.raises(ModelError, match="0 subgraphs"):
+        import_tflite(data, "m")
+    for n in range(len(data) - 30, len(data) - 1):
+        with pytest.raises(ModelError, match="damaged"):
+            import_tflite(data[:n], "m")
+
+
 def test_a_vector_that_many_tables_share_is_not_read_many_times() -> None:
     data = _sharing_file(20_000)
     tracemalloc.start()

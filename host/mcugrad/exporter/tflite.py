@@ -51,7 +51,7 @@ _ACTIVATION_CODES = {activation: code for code, activation in ACTIVATIONS.items(
 
 
 @dataclass(frozen=True, slots=True)
-class _FileOp:
+class FileOp:
     """An operator as the file will have it. ``options`` names its table in the schema, ``fields`` the fields of that table."""
 
     code: int
@@ -63,11 +63,11 @@ class _FileOp:
 
 
 @dataclass(slots=True)
-class _File:
+class File:
     """The file under construction: the graph's tensors and, behind them, those that only the file needs."""
 
     tensors: list[Tensor]
-    ops: list[_FileOp] = field(default_factory=list)
+    ops: list[FileOp] = field(default_factory=list)
 
     def add_tensor(self, tensor: Tensor) -> int:
         self.tensors.append(tensor)
@@ -78,7 +78,7 @@ class _File:
         return self.add_tensor(Tensor(name, data.shape, data.dtype, None, data))
 
     def add_op(self, code: str, version: int, inputs: tuple[int, ...], outputs: tuple[int, ...], options: str, **fields: float) -> None:
-        self.ops.append(_FileOp(getattr(tflite.BuiltinOperator, code), version, inputs, outputs, options, fields))
+        self.ops.append(FileOp(getattr(tflite.BuiltinOperator, code), version, inputs, outputs, options, fields))
 
 
 def write_tflite(graph: Graph, path: str | Path | None = None) -> bytes:
@@ -86,13 +86,18 @@ def write_tflite(graph: Graph, path: str | Path | None = None) -> bytes:
 
     Raises ModelError where the graph cannot be said in a .tflite file or the file cannot be written.
     """
-    file = _File(list(graph.tensors))
-    for op in graph.ops:
-        _WRITERS[type(op.kind)](file, op)
-    data = _serialize(file, graph)
+    data = serialize(to_file(graph), graph)
     if path is not None:
         _write_whole(Path(path), data)
     return data
+
+
+def to_file(graph: Graph) -> File:
+    """The graph's operators and tensors in the words of the file."""
+    file = File(list(graph.tensors))
+    for op in graph.ops:
+        _WRITERS[type(op.kind)](file, op)
+    return file
 
 
 def _write_whole(path: Path, data: bytes) -> None:
@@ -122,7 +127,7 @@ def _umask() -> int:
 # ---- operators -------------------------------------------------------------------------------------------------------
 
 
-def _explicit(file: _File, op: Op, pad: Pads) -> int:
+def _explicit(file: File, op: Op, pad: Pads) -> int:
     """Put a PAD before a window whose pads are neither SAME nor VALID. Returns the padded tensor."""
     x = file.tensors[op.inputs[0]]
     top, left, bottom, right = pad
@@ -139,19 +144,19 @@ def _padding(pad: Pads, size: tuple[int, int], kernel: tuple[int, int], stride: 
     return int(tflite.Padding.SAME) if pad == same_pads(size, kernel, stride, dilation) else None
 
 
-def _write_conv(file: _File, op: Op) -> None:
+def _write_conv(file: File, op: Op) -> None:
     assert isinstance(op.kind, Conv2D)
     inputs, window = _window(file, op, op.kind)
     file.add_op("CONV_2D", 3, inputs, op.outputs, "Conv2DOptions", **window)
 
 
-def _write_dwconv(file: _File, op: Op) -> None:
+def _write_dwconv(file: File, op: Op) -> None:
     assert isinstance(op.kind, DwConv2D)
     inputs, window = _window(file, op, op.kind)
     file.add_op("DEPTHWISE_CONV_2D", 3, inputs, op.outputs, "DepthwiseConv2DOptions", DepthMultiplier=op.kind.multiplier, **window)
 
 
-def _window(file: _File, op: Op, k: Conv2D | DwConv2D) -> tuple[tuple[int, ...], dict[str, int]]:
+def _window(file: File, op: Op, k: Conv2D | DwConv2D) -> tuple[tuple[int, ...], dict[str, int]]:
     """The inputs and the options that both kinds of convolution share."""
     x, w = file.tensors[op.inputs[0]], file.tensors[op.inputs[1]]
     padding = _padding(k.pad, (x.shape[1], x.shape[2]), (w.shape[1], w.shape[2]), k.stride, k.dilation)
@@ -166,7 +171,7 @@ def _window(file: _File, op: Op, k: Conv2D | DwConv2D) -> tuple[tuple[int, ...],
     }
 
 
-def _write_linear(file: _File, op: Op) -> None:
+def _write_linear(file: File, op: Op) -> None:
     assert isinstance(op.kind, Linear)
     x, w, y = (file.tensors[i] for i in (*op.inputs[:2], op.outputs[0]))
     keep_dims = len(y.shape) != 2
@@ -183,7 +188,7 @@ def _write_linear(file: _File, op: Op) -> None:
     )
 
 
-def _write_avgpool(file: _File, op: Op) -> None:
+def _write_avgpool(file: File, op: Op) -> None:
     assert isinstance(op.kind, AvgPool)
     k, x = op.kind, file.tensors[op.inputs[0]]
     padding = _padding(k.pad, (x.shape[1], x.shape[2]), k.kernel, k.stride, (1, 1))
@@ -204,43 +209,43 @@ def _write_avgpool(file: _File, op: Op) -> None:
     )
 
 
-def _write_mean(file: _File, op: Op) -> None:
+def _write_mean(file: File, op: Op) -> None:
     assert isinstance(op.kind, Mean)
     axes = file.add_constant(f"{op.name}/axes", [1, 2])
     file.add_op("MEAN", 2, (*op.inputs, axes), op.outputs, "ReducerOptions", KeepDims=op.kind.keep_dims)
 
 
-def _write_add(file: _File, op: Op) -> None:
+def _write_add(file: File, op: Op) -> None:
     assert isinstance(op.kind, Add)
     file.add_op("ADD", 2, op.inputs, op.outputs, "AddOptions", FusedActivationFunction=_ACTIVATION_CODES[op.kind.activation])
 
 
-def _write_softmax(file: _File, op: Op) -> None:
+def _write_softmax(file: File, op: Op) -> None:
     assert isinstance(op.kind, Softmax)
     file.add_op("SOFTMAX", 2, op.inputs, op.outputs, "SoftmaxOptions", Beta=op.kind.beta)
 
 
-def _write_pad(file: _File, op: Op) -> None:
+def _write_pad(file: File, op: Op) -> None:
     assert isinstance(op.kind, Pad)
     top, left, bottom, right = op.kind.pad
     pads = file.add_constant(f"{op.name}/paddings", [[0, 0], [top, bottom], [left, right], [0, 0]])
     file.add_op("PAD", 2, (*op.inputs, pads), op.outputs, "PadOptions")
 
 
-def _write_reshape(file: _File, op: Op) -> None:
+def _write_reshape(file: File, op: Op) -> None:
     shape = file.add_constant(f"{op.name}/shape", file.tensors[op.outputs[0]].shape)
     file.add_op("RESHAPE", 1, (*op.inputs, shape), op.outputs, "ReshapeOptions")
 
 
-def _write_quantize(file: _File, op: Op) -> None:
+def _write_quantize(file: File, op: Op) -> None:
     file.add_op("QUANTIZE", 1, op.inputs, op.outputs, "QuantizeOptions")
 
 
-def _write_dequantize(file: _File, op: Op) -> None:
+def _write_dequantize(file: File, op: Op) -> None:
     file.add_op("DEQUANTIZE", 2, op.inputs, op.outputs, "DequantizeOptions")
 
 
-_WRITERS: dict[type[OpKind], Callable[[_File, Op], None]] = {
+_WRITERS: dict[type[OpKind], Callable[[File, Op], None]] = {
     Conv2D: _write_conv,
     DwConv2D: _write_dwconv,
     Linear: _write_linear,
@@ -258,7 +263,7 @@ _WRITERS: dict[type[OpKind], Callable[[_File, Op], None]] = {
 # ---- the flatbuffer --------------------------------------------------------------------------------------------------
 
 
-def _serialize(file: _File, graph: Graph) -> bytes:
+def serialize(file: File, graph: Graph) -> bytes:
     """Children before parents: a flatbuffer grows from its end."""
     b = flatbuffers.Builder(1024)
     codes = sorted({(op.code, op.version) for op in file.ops})
@@ -296,7 +301,7 @@ def _int32s(b: flatbuffers.Builder, values: Sequence[int]) -> int:
     return int(b.CreateNumpyVector(np.array(values, np.int32)))
 
 
-def _operator(b: flatbuffers.Builder, op: _FileOp, codes: list[tuple[int, int]]) -> int:
+def _operator(b: flatbuffers.Builder, op: FileOp, codes: list[tuple[int, int]]) -> int:
     inputs, outputs, options = _int32s(b, op.inputs), _int32s(b, op.outputs), _options(b, op)
     tflite.OperatorStart(b)
     tflite.OperatorAddOpcodeIndex(b, codes.index((op.code, op.version)))
@@ -307,7 +312,7 @@ def _operator(b: flatbuffers.Builder, op: _FileOp, codes: list[tuple[int, int]])
     return int(tflite.OperatorEnd(b))
 
 
-def _options(b: flatbuffers.Builder, op: _FileOp) -> int:
+def _options(b: flatbuffers.Builder, op: FileOp) -> int:
     getattr(tflite, f"{op.options}Start")(b)
     for name, value in op.fields.items():
         getattr(tflite, f"{op.options}Add{name}")(b, value)

@@ -27,10 +27,10 @@ def refuse_foreign(raw: RawModel) -> None:
             raise ModelError(f"op {op.index} is the custom operator {op.custom}, which is not supported", HINT_SIGNATURE)
         if op.code in _RESOURCES:
             raise ModelError(f"{op.where} works on a resource variable, which is not supported", HINT_SIGNATURE)
-    weighted = [op for op in raw.ops if op.code in _WITH_WEIGHTS and len(op.inputs) > 1]
+    weighted = [op for op in raw.ops if op.code in _WITH_WEIGHTS]
     for op in weighted:
         _refuse_hybrid(raw, op)
-    for op in weighted or [op for op in raw.ops if op.code not in _BORDER and op.inputs]:
+    for op in weighted or [op for op in raw.ops if op.code not in _BORDER]:
         _refuse_scheme(raw, op)
 
 
@@ -48,7 +48,7 @@ def refuse_unsupported(raw: RawModel, supported: Collection[str]) -> None:
 
 def _refuse_hybrid(raw: RawModel, op: RawOp) -> None:
     x, w = _type(raw, op, 0), _type(raw, op, 1)
-    if x in _FLOATS and w not in _FLOATS:
+    if x in _FLOATS and w not in (*_FLOATS, "missing"):
         _refuse(op, "hybrid (dynamic range)", f"{x} activations, {w} weights")
 
 
@@ -66,7 +66,7 @@ def _refuse_scheme(raw: RawModel, op: RawOp) -> None:
 
 
 def _type(raw: RawModel, op: RawOp, slot: int) -> str:
-    index = op.inputs[slot]
+    index = op.inputs[slot] if slot < len(op.inputs) else NO_TENSOR
     return "missing" if index == NO_TENSOR else raw.tensors[index].type
 
 

@@ -154,6 +154,8 @@ def _activation_quant(t: RawTensor) -> Quant:
 
 def _activation_tensor(t: RawTensor) -> Tensor:
     _check_shape(t)
+    if not t.shape:
+        raise ModelError(f"{t.where} is a scalar, an activation has at least one size", HINT_AGAIN)
     return Tensor(t.name, t.shape, np.dtype(np.int8), _activation_quant(t))
 
 

@@ -137,11 +137,9 @@ class _Reader:
 
     def length(self, items: int, item_bytes: int, what: str) -> int:
         """Check a vector's length before anyone walks along it."""
-        if items * item_bytes > len(self.data):
-            _damaged(f"{what} claims {items:,} entries, the file has {len(self.data):,} bytes")
         self.budget -= items * item_bytes
         if self.budget < 0:
-            _damaged(f"{what} goes beyond what a file of {len(self.data):,} bytes can hold")
+            _damaged(f"{what}, {items:,} entries, goes beyond what a file of {len(self.data):,} bytes can hold")
         return items
 
     def text(self, value: bytes | None) -> str:
