@@ -9,22 +9,22 @@
 #include <fcntl.h>
 #include <poll.h>
 #include <signal.h>
-#include <stdalign.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <sys/prctl.h>
 #include <termios.h>
 #include <time.h>
 #include <unistd.h>
 
-enum {
-  SLOT_BYTES = MG_FLASH_BYTES - MG_FIRMWARE_BYTES,
-  POOL_BYTES = MG_RAM_BYTES - MG_STACK_BYTES - MG_RX_RING_BYTES,
-};
+enum { SLOT_BYTES = MG_FLASH_BYTES - MG_FIRMWARE_BYTES };
 
-static alignas(16) uint8_t pool[POOL_BYTES];
-static alignas(16) uint8_t slot[SLOT_BYTES];
+// Symbols of the linker's own script: only their addresses mean something.
+extern uint8_t __data_start[], _end[];
+
+static uint8_t *ram;  // of MG_RAM_BYTES; the pool is what stack and static data of a board would leave of it
+static uint8_t *slot;
 static int line = -1;
 static int line_other_end = -1; // held open: without it, the line hangs up whenever the host closes its side
 static struct timespec started;
@@ -34,8 +34,18 @@ static void die(const char *what) {
   exit(EXIT_FAILURE);
 }
 
-void mg_port_init(void) {
-  (void)prctl(PR_SET_PDEATHSIG, SIGKILL);
+static uint8_t *memory(size_t bytes) {
+  void *base = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  if (base == MAP_FAILED)
+    die("mmap");
+  return base;
+}
+
+static size_t static_bytes(void) {
+  return (size_t)((uintptr_t)_end - (uintptr_t)__data_start);
+}
+
+static void open_line(void) {
   line = posix_openpt(O_RDWR | O_NOCTTY);
   if (line < 0 || grantpt(line) != 0 || unlockpt(line) != 0)
     die("pty");
@@ -50,6 +60,13 @@ void mg_port_init(void) {
     die("tcsetattr");
   printf("%s\n", path);
   fflush(stdout);
+}
+
+void mg_port_init(void) {
+  (void)prctl(PR_SET_PDEATHSIG, SIGKILL);
+  ram = memory(MG_RAM_BYTES);
+  slot = memory(SLOT_BYTES);
+  open_line();
 }
 
 // Wait for `events` on the line. Ends the process where stdin has closed.
@@ -99,11 +116,11 @@ uint64_t mg_port_timer_stop(void) {
 }
 
 struct mg_port_pool mg_port_pool(void) {
-  return (struct mg_port_pool){pool, sizeof pool};
+  return (struct mg_port_pool){ram, (MG_RAM_BYTES - MG_STACK_BYTES - static_bytes()) & ~(size_t)15};
 }
 
 struct mg_port_slot mg_port_slot(void) {
-  return (struct mg_port_slot){slot, sizeof slot};
+  return (struct mg_port_slot){slot, SLOT_BYTES};
 }
 
 int mg_port_slot_erase(size_t bytes) {
@@ -117,5 +134,5 @@ int mg_port_slot_write(size_t offset, const uint8_t *bytes, size_t n) {
 }
 
 struct mg_port_usage mg_port_usage(void) {
-  return (struct mg_port_usage){.static_ram_bytes = MG_RX_RING_BYTES};
+  return (struct mg_port_usage){.static_ram_bytes = (uint32_t)static_bytes()};
 }
