@@ -202,8 +202,8 @@ def test_dead_channels_are_frozen_with_a_note(layer: str, ws: int) -> None:
 
 @st.composite
 def layers(draw: st.DrawFn) -> tuple[Layer, int]:
-    depthwise, multiplier = draw(st.booleans()), draw(st.sampled_from([1, 2, 8]))
-    o, r, s = draw(st.sampled_from([8, 64, 512])), draw(st.integers(1, 7)), draw(st.integers(1, 7))
+    depthwise, multiplier = draw(st.booleans()), draw(st.sampled_from([1, 2, 16]))
+    o, r, s = draw(st.sampled_from([16, 64, 512])), draw(st.integers(1, 7)), draw(st.integers(1, 7))
     i = 1 if depthwise else draw(st.integers(1, 4))
     rng = np.random.default_rng(draw(st.integers(0, 99)))
     w = rng.integers(-127, 128, (o, r, s, i)) if draw(st.booleans()) else np.full((o, r, s, i), 127)
@@ -237,6 +237,14 @@ def test_fold_has_seven_bits_in_an_ordinary_layer_and_fewer_in_a_wide_one() -> N
     assert fold(layer(64, 1), 1)[0].max() == 128
     assert fold(layer(512, 1), 1)[0].max() == 128
     assert fold(layer(512, 3), 1)[0].max() == 8
+
+
+def test_fold_counts_all_channels_of_a_multiplier() -> None:
+    """16 outputs of a 7x7 depthwise layer add up in one input: 128 · 127 · 127 · 49 · 16 is above 2^30."""
+    w = np.full((32, 7, 7, 1), 127, np.int8)
+    layer = Layer(w, np.zeros(32, np.int64), np.full(32, 0.01), 0.1, True, 16)
+    assert fold(layer, 0)[0].max() == 64
+    assert fold(replace(layer, multiplier=1), 0)[0].max() == 128
 
 
 @pytest.mark.parametrize(
