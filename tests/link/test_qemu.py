@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import pytest
 
 from helpers.tiny_plan import samples, tiny_plan
 from mcugrad.board import Firmware, find_board, open_board
+from mcugrad.board import open as board_open
+from mcugrad.errors import UnavailableError
 from mcugrad.link import Caps, Session, Stats
 
 pytestmark = pytest.mark.qemu
@@ -75,3 +77,10 @@ def test_memory_is_measured(emulated: Run, firmware: Firmware) -> None:
     assert stats.firmware_bytes == pytest.approx(firmware.flash_bytes, abs=64)
     assert stats.arena_touched_bytes == 52
     assert (stats.rx_overruns, stats.damaged_frames) == (0, 0)
+
+
+def test_an_emulator_that_does_not_start_says_why(firmware: Firmware, monkeypatch: pytest.MonkeyPatch) -> None:
+    board = replace(find_board(NAME), qemu_machine="mps9")
+    monkeypatch.setattr(board_open, "find_board", lambda _name: board)
+    with pytest.raises(UnavailableError, match=r"qemu-system-arm ended with 1: .*mps9"), open_board(NAME, firmware) as (_, line):
+        Session(line, deadline_s=5.0).hello()

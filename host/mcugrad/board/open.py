@@ -80,11 +80,11 @@ def _qemu_process(board: Board, image: Path) -> Iterator[Transport]:
             try:
                 yield transport
             except LinkError as e:
-                if process.poll() is None:
+                if not _has_ended(process):
                     raise
                 messages.seek(0)
-                last = messages.read().decode(errors="replace").strip().splitlines()[-1:] or ["no message"]
-                raise UnavailableError(f"qemu-system-arm ended with {process.returncode}: {last[0]}", "run mcugrad doctor") from e
+                said = messages.read().decode(errors="replace").strip().splitlines() or ["no message"]
+                raise UnavailableError(f"qemu-system-arm ended with {process.returncode}: {said[0]}", "run mcugrad doctor") from e
 
 
 def _qemu_command(board: Board, image: Path, fd: int) -> list[str]:
@@ -97,6 +97,12 @@ def _qemu_command(board: Board, image: Path, fd: int) -> list[str]:
         *("-chardev", f"socket,id=uart0,fd={fd}", "-serial", "chardev:uart0"),
         *("-kernel", str(image)),
     ]
+
+
+def _has_ended(process: subprocess.Popen[bytes]) -> bool:
+    with contextlib.suppress(subprocess.TimeoutExpired):
+        process.wait(0.5)
+    return process.returncode is not None
 
 
 @contextlib.contextmanager
