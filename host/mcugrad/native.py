@@ -151,9 +151,7 @@ class NativeMachine:
     @state.setter
     def state(self, value: bytes) -> None:
         if len(value) != len(self._state):
-            raise PlanError(
-                f"a STATE of {len(value)} bytes does not fit this plan's {len(self._state)}", "use a checkpoint of the same plan"
-            )
+            raise PlanError(f"STATE has {len(self._state)} bytes, not {len(value)}", "use a checkpoint of the same plan")
         self._state[:] = np.frombuffer(value, dtype=np.uint8)
 
     def reset(self) -> None:

@@ -63,29 +63,27 @@ static mg_ref reference(int writes, int in_const)
     return region << 30 | offset;
 }
 
-// Unused references must be 0: which ones are is not known here, so the caller tries again with `zero` bits.
 #define STEP(name, code_)                                                                       \
-    static size_t make_##name(uint8_t *bytes, uint32_t zero)                                    \
+    static size_t make_##name(uint8_t *bytes)                                                   \
     {                                                                                           \
-        struct mg_step_##name record = {.head = {code_, sizeof record}};                        \
-        uint32_t bit = 0;
+        struct mg_step_##name record = {.head = {code_, sizeof record}};
 #define U8(field) record.field = (uint8_t)scalar(0, UINT8_MAX);
 #define S8(field) record.field = (int8_t)scalar(INT8_MIN, INT8_MAX);
 #define U16(field) record.field = (uint16_t)scalar(0, UINT16_MAX);
 #define S16(field) record.field = (int16_t)scalar(INT16_MIN, INT16_MAX);
 #define U32(field) record.field = (uint32_t)scalar(0, UINT32_MAX);
 #define S32(field) record.field = (int32_t)(dice(2) ? (int64_t)dice(INT32_MAX) : scalar(INT32_MIN, INT32_MAX));
-#define IN(type, field, count) record.field = zero >> bit++ & 1 ? 0 : reference(0, 0);
-#define CONST(type, field, count) record.field = zero >> bit++ & 1 ? 0 : reference(0, 1);
-#define OUT(type, field, count) record.field = zero >> bit++ & 1 ? 0 : reference(1, 0);
-#define UPD(type, field, count) record.field = zero >> bit++ & 1 ? 0 : reference(1, 0);
+#define IN(type, field, count) record.field = reference(0, 0);
+#define CONST(type, field, count) record.field = reference(0, 1);
+#define OUT(type, field, count) record.field = reference(1, 0);
+#define UPD(type, field, count) record.field = reference(1, 0);
 #define END(name)                                                                               \
         memcpy(bytes, &record, sizeof record);                                                  \
         return sizeof record;                                                                   \
     }
 #include "ops_each.h"
 
-static size_t (*const makers[])(uint8_t *bytes, uint32_t zero) = {
+static size_t (*const makers[])(uint8_t *bytes) = {
 #define STEP(name, code) make_##name,
 #include "ops_each.h"
 };
@@ -94,14 +92,31 @@ enum { KINDS = sizeof makers / sizeof makers[0] };
 static uint32_t accepted_steps[KINDS];
 static uint32_t accepted_plans;
 
+// Sets the reference that plan_check found unused to 0.
+static void clear(uint8_t *record, size_t n, uint32_t ref)
+{
+    for (size_t at = 4; at < n; at += 4) {
+        uint32_t word;
+        memcpy(&word, record + at, 4);
+        if (word == ref)
+            memset(record + at, 0, 4);
+    }
+}
+
 // A record that the regions of ctx accept, 0 bytes where none was found.
 static size_t make_accepted(const struct mg_ctx *ctx, uint32_t kind, uint8_t *bytes)
 {
     struct mg_fault fault;
-    for (int attempt = 0; attempt < 60; attempt++) {
-        const size_t n = makers[kind](bytes, dice(3) ? dice(1024) & dice(1024) : 0);
-        if (mg_check_step(ctx, (const struct mg_step *)(const void *)bytes, n, &fault) == MG_OK)
-            return n;
+    for (int attempt = 0; attempt < 300; attempt++) {
+        const size_t n = makers[kind](bytes);
+        for (int repair = 0; repair < 6; repair++) {
+            const int code = mg_check_step(ctx, (const struct mg_step *)(const void *)bytes, n, &fault);
+            if (code == MG_OK)
+                return n;
+            if (code != MG_ERR_REF || fault.limit != 0)
+                break;
+            clear(bytes, n, fault.value);
+        }
     }
     return 0;
 }

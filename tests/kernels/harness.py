@@ -70,7 +70,7 @@ def exponents(rng: Rng, count: int) -> Array:
     flavour = rng.integers(8)
     values = np.arange(-128, 128) if flavour == 0 else np.array([-16, -15, 14, 15]) if flavour < 3 else np.arange(-2, 3)
     out["r"], out["next"] = rng.choice(values, count), rng.choice(values, count)
-    out["count"] = rng.choice([0, 1, 13, 14, 15], count)
+    out["count"] = rng.choice([0, 1, 13, 14, 15, 14, 15, 16, 255], count)
     return out
 
 

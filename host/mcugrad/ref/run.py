@@ -16,6 +16,8 @@ from mcugrad.ref.fixed import Array
 from mcugrad.ref.memory import Arrays, Memory, Scalars, bind, view
 from mcugrad.ref.table import KERNELS
 
+_FLOAT_MAX = float(np.finfo(np.float32).max)
+
 Sample = npt.NDArray[np.int8]
 Observer = Callable[[int, str, Mapping[str, Array]], None]
 """Called after each step with its index in the plan, its kind and its arrays; an update step adds its int32 gradient as ``grad``.
@@ -59,8 +61,8 @@ def checked_label(plan: DecodedPlan, label: int, lr: float, skip: float) -> None
     if not 0 <= label < plan.header.classes:
         raise DataError(f"label {label} is not in 0 … {plan.header.classes - 1}", "check the labels or the number of classes")
     for name, value in (("lr", lr), ("skip", skip)):
-        if not (np.isfinite(np.float32(value)) and value >= 0):
-            raise DataError(f"{name} = {value} is not a finite number >= 0", f"choose another {name}")
+        if not 0 <= value <= _FLOAT_MAX:
+            raise DataError(f"{name} = {value} is not a finite float32 >= 0", f"choose another {name}")
 
 
 class Machine:

@@ -54,7 +54,10 @@ def _reciprocal(a: int) -> int:
 
 
 def softmax_fwd_s8(k: Scalars, a: Arrays) -> None:
-    """A row of more than 4095 near-equal inputs would overflow the sum; TensorFlow Lite has the same limit."""
+    """Where 512 and more inputs are near the maximum, the last shift is above 31: each probability rounds to 0, so y = -128.
+
+    TensorFlow Lite aborts there. With 4096 and more the sum wraps.
+    """
     x = i64(a["x"]).reshape(k["n"], k["c"])
     y = a["y"].reshape(k["n"], k["c"])
     for row in range(k["n"]):
