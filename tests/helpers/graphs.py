@@ -236,6 +236,16 @@ def views(seed: int = 0, classes: int = 3) -> Graph:
     return b.finish(b.softmax(b.reshape(y, (1, classes))))
 
 
+def windows(seed: int = 0, classes: int = 3) -> Graph:
+    """Dilation, three outputs for each input channel, uneven kernels, strides and pads, an average pool that reaches over the edge."""
+    b = GraphBuilder((1, 11, 9, 2), seed, zero_point=-41)
+    y = b.conv(b.input, 6, (3, 2), dilation=(2, 3), pad=(2, 0, 1, 2), activation=Activation.RELU)
+    y = b.dwconv(y, 3, (2, 3), stride=(2, 1), pad=(0, 1, 0, 1), dilation=(1, 2))
+    y = b.pool(y, (3, 3), (2, 2), (1, 0, 1, 1))
+    y = b.conv(y, 5, (2, 2), stride=(1, 2), pad=(1, 0, 0, 1), activation=Activation.RELU)
+    return b.finish(b.linear(y, classes))
+
+
 def rows(seed: int = 0, classes: int = 3) -> Graph:
     """A linear layer on several rows, whose output the head reads as one vector; no bias in the first layer."""
     b = GraphBuilder((4, 6), seed)
@@ -254,7 +264,7 @@ def _plain(kind: OpKind) -> OpKind:
     return replace(kind, activation=Activation.NONE) if isinstance(kind, Conv2D | DwConv2D) else kind
 
 
-GRAPHS = {f.__name__: f for f in (chain, residual, double_residual, views, rows, relu_by_zero_point)}
+GRAPHS = {f.__name__: f for f in (chain, residual, double_residual, views, windows, rows, relu_by_zero_point)}
 """Name -> graph of a seed."""
 
 
