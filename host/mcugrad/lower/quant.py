@@ -24,6 +24,7 @@ Requants = npt.NDArray[np.void]
 
 _ADD_SHIFT = 20
 _SOFTMAX_INTEGER_BITS = 5
+_SOFTMAX_SHIFT_MAX = 30
 _INT8_MIN, _INT8_MAX = -128, 127
 
 
@@ -107,6 +108,7 @@ def add_params(a_scale: float, b_scale: float, y_scale: float) -> AddParams:
 def softmax_params(beta: float, in_scale: float) -> SoftmaxParams:
     """Scalars of softmax_fwd_s8: the difference to the maximum in Q5.26, and the smallest difference that is not 0.
 
+    A shift of 31 becomes the 30 that a step can hold: its diff_min is 0, so the only difference ever shifted is 0.
     Raises ModelError where beta · in_scale is below 2^-26.
     """
     real = min(float(beta) * float(in_scale) * 2.0 ** (31 - _SOFTMAX_INTEGER_BITS), 2.0**31 - 1.0)
@@ -117,7 +119,7 @@ def softmax_params(beta: float, in_scale: float) -> SoftmaxParams:
     if mult == 2**31:
         mult, shift = mult // 2, shift + 1
     radius = math.floor((2**_SOFTMAX_INTEGER_BITS - 1) * 2.0 ** (31 - _SOFTMAX_INTEGER_BITS) / 2.0**shift)
-    return SoftmaxParams(mult, shift, -radius)
+    return SoftmaxParams(mult, min(shift, _SOFTMAX_SHIFT_MAX), -radius)
 
 
 def mean_params(in_scale: float, in_zero_point: int, out_scale: float, n: int) -> MeanParams:
