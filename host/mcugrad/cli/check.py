@@ -6,12 +6,23 @@ from pathlib import Path
 from typing import Any
 
 import click
+import numpy as np
 from rich.table import Table
 
-from mcugrad import data as datasets
 from mcugrad.board import open_board
-from mcugrad.cli.common import Output, board_option, classes_option, command, model_argument, rounding_option, scheme_option, weight_bytes
+from mcugrad.cli.common import (
+    Output,
+    board_option,
+    classes_option,
+    command,
+    load_data,
+    model_argument,
+    rounding_option,
+    scheme_option,
+    weight_bytes,
+)
 from mcugrad.cli.progress import bar
+from mcugrad.data import DataSet
 from mcugrad.link import Session
 from mcugrad.lower import Options
 from mcugrad.pipeline import compile_model
@@ -50,8 +61,7 @@ def check(
     Fails with exit code 7 at the first byte that differs, or where a gradient's cosine with the float gradient is under its bound.
     """
     compiled = compile_model(model, scheme, classes, Options(ws=weight_bytes(rounding)))
-    dataset = datasets.load(data, compiled.model)
-    datasets.check_labels(dataset, compiled.program.classes)
+    dataset = _some(load_data(output, data, compiled.model, compiled.program.classes), settle + steps)
     recipe = Recipe(epochs=-(-(settle + steps) // len(dataset.x)), lr=lr, schedule="constant", skip=0.0, seed=1)
     with open_board(board) as (_, transport):
         session = Session(transport)
@@ -69,12 +79,19 @@ def check(
     return verdict.as_dict()
 
 
+def _some(dataset: DataSet, count: int) -> DataSet:
+    """``count`` samples of ``dataset`` in random order, or all: files are often sorted by class."""
+    assert dataset.y is not None
+    chosen = np.random.default_rng(1).permutation(len(dataset.x))[:count]
+    return DataSet(dataset.x[chosen], dataset.y[chosen])
+
+
 def show_verdict(output: Output, verdict: Verdict, board: str) -> None:
     """Print the comparison and the table of gradients."""
     if verdict.cold.difference is None and verdict.settled.difference is None:
         samples = verdict.cold.samples + verdict.settled.samples
         outputs = verdict.cold.outputs + verdict.settled.outputs
-        output.console.print(f"{board} equals the reference bit for bit: {outputs} step outputs and STATE over {samples} training samples")
+        output.say(f"{board} equals the reference bit for bit: {outputs} step outputs and STATE over {samples} training samples")
     table = Table(title="integer gradients against float ones")
     for column in ("tensor", "median cosine", "5th percentile", "relative error"):
         table.add_column(column, justify="left" if column == "tensor" else "right")

@@ -13,7 +13,10 @@ from typing import Any, TypeVar
 import click
 from rich.console import Console
 
-from mcugrad.errors import McugradError
+from mcugrad import data as datasets
+from mcugrad.data import DataSet
+from mcugrad.errors import McugradError, UsageError
+from mcugrad.graph import Graph
 
 DEFAULT_BOARD = "qemu-mps2-an386"
 Result = Mapping[str, Any]
@@ -26,7 +29,11 @@ class Output:
     def __init__(self, name: str, as_json: bool) -> None:
         self.name = name
         self.as_json = as_json
-        self.console = Console(stderr=as_json, quiet=as_json, highlight=False)
+        self.console = Console(stderr=as_json, quiet=as_json, highlight=False, markup=False, emoji=False)
+
+    def say(self, text: str) -> None:
+        """One line for people, never broken: it may hold a path that somebody will copy."""
+        self.console.print(text, soft_wrap=True)
 
     def finish(self, result: Result) -> None:
         """The result of a command that went well."""
@@ -39,7 +46,7 @@ class Output:
             detail = {"code": error.exit_code, "name": error.name, "text": error.text, "hint": error.hint}
             print(json.dumps({"schema": f"mcugrad.{self.name}/1", "status": "error", "error": detail}))
         else:
-            print(f"mcugrad {self.name}: {error}", file=sys.stderr)
+            print(" ".join(f"mcugrad {self.name}: {error}".split()), file=sys.stderr)
 
 
 class InternalError(McugradError):
@@ -73,6 +80,12 @@ def command(function: F) -> F:
             sys.exit(130)
         except (BrokenPipeError, click.ClickException):
             raise
+        except OSError as e:
+            if os.environ.get("MCUGRAD_DEBUG"):
+                raise
+            error = UsageError(f"{e.filename}: {e.strerror}", "check the path") if e.filename else InternalError(e)
+            out.fail(error)
+            sys.exit(error.exit_code)
         except Exception as e:
             if os.environ.get("MCUGRAD_DEBUG"):
                 raise
@@ -97,6 +110,15 @@ rounding_option = click.option(
     show_default=True,
     help="Trained weights: 16 bits with a residual plane, or int8 with stochastic rounding (half the memory).",
 )
+
+
+def load_data(output: Output, path: Path, model: Graph, classes: int) -> DataSet:
+    """A data set for ``model`` with labels below ``classes``. Says how its values became int8."""
+    found = datasets.load(path, model)
+    datasets.check_labels(found, classes)
+    for note in found.notes:
+        output.say(f"{path.name}: {note}")
+    return found
 
 
 def weight_bytes(rounding: str) -> int:

@@ -7,9 +7,8 @@ from typing import Any
 
 import click
 
-from mcugrad import data as datasets
 from mcugrad.board import open_board
-from mcugrad.cli.common import Output, board_option, command, model_argument
+from mcugrad.cli.common import Output, board_option, command, load_data, model_argument
 from mcugrad.cli.progress import bar
 from mcugrad.link import Session
 from mcugrad.pipeline import compile_model
@@ -26,9 +25,8 @@ from mcugrad.training.run import evaluate
 def eval_(output: Output, model: Path, data: Path, checkpoint: Path | None, board: str) -> dict[str, Any]:
     """Run MODEL on a board over a data set and show its accuracy."""
     compiled, state = compile_for(model, checkpoint) if checkpoint else (compile_model(model, None), None)
-    dataset = datasets.load(data, compiled.model)
     classes = compiled.program.output.nbytes
-    datasets.check_labels(dataset, classes)
+    dataset = load_data(output, data, compiled.model, classes)
     with open_board(board) as (_, transport):
         session = Session(transport)
         caps = session.hello()
@@ -38,7 +36,7 @@ def eval_(output: Output, model: Path, data: Path, checkpoint: Path | None, boar
         with bar(output, "evaluating", len(dataset.x)) as advance:
             found = evaluate(session, dataset, classes, advance)
         session.bye()
-    output.console.print(f"accuracy {100 * found.accuracy:.2f} % of {len(dataset.x)} samples on {board}")
+    output.say(f"accuracy {100 * found.accuracy:.2f} % of {len(dataset.x)} samples on {board}")
     return {
         "model": str(model),
         "board": board,

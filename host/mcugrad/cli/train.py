@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import signal
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
 import click
 
-from mcugrad import data as datasets
 from mcugrad.board import Board, open_board
 from mcugrad.cli.check import show_verdict
 from mcugrad.cli.common import (
@@ -22,6 +22,7 @@ from mcugrad.cli.common import (
     classes_option,
     command,
     group_digits,
+    load_data,
     model_argument,
     rounding_option,
     scheme_option,
@@ -30,11 +31,12 @@ from mcugrad.cli.common import (
 from mcugrad.cli.plan import show_report
 from mcugrad.cli.progress import bar, training_bar
 from mcugrad.data import DataSet
-from mcugrad.errors import DivergedError, UsageError
+from mcugrad.errors import DivergedError, McugradError, UsageError
 from mcugrad.link import Caps, Session
 from mcugrad.lower import Options
 from mcugrad.pipeline import Compiled, compile_model
 from mcugrad.proof.check import Verdict, check_cold, check_settled
+from mcugrad.proof.compare import Agreement
 from mcugrad.report import PlanReport, report, require_fit
 from mcugrad.training.outcome import Files, RunLog, draw, save
 from mcugrad.training.recipe import SCHEDULES, Recipe
@@ -100,18 +102,17 @@ def train(
     Beside --out come a checkpoint (.ckpt), a run log (.jsonl) and the loss curve (.svg). Ctrl-C saves the weights so far.
     """
     recipe = Recipe(epochs, lr, schedule, skip, seed)
-    if out.suffix != ".tflite":
-        raise UsageError(f"--out {out}: the trained model is a .tflite file", f"--out {out.with_suffix('.tflite')}")
+    _require_name(out, model)
     compiled = compile_model(model, scheme, classes, Options(weight_bytes(rounding), seed))
-    dataset, held_out = (_load(path, compiled) if path else None for path in (data, eval_data))
-    assert dataset is not None
-    output.console.print(f"model {model}, {len(dataset.x)} training samples")
+    dataset = load_data(output, data, compiled.model, compiled.program.classes)
+    held_out = load_data(output, eval_data, compiled.model, compiled.program.classes) if eval_data else None
+    files = Files.beside(out)
+    files.prepare()
+    output.say(f"model {model}, {len(dataset.x)} training samples")
     with open_board(board) as (opened, transport):
         r = report(compiled, opened)
         show_report(output, r)
         require_fit(r)
-        files = Files.beside(out)
-        out.parent.mkdir(parents=True, exist_ok=True)
         with files.log.open("w", encoding="utf-8") as log_file:
             run = _Run(output, compiled, r, recipe, dataset, held_out, check, files, RunLog(log_file))
             run.log.event("start", model=str(model), board=board, scheme=r.scheme, recipe=asdict(recipe), ram=asdict(r.ram))
@@ -120,10 +121,13 @@ def train(
     return result
 
 
-def _load(path: Path, compiled: Compiled) -> DataSet:
-    dataset = datasets.load(path, compiled.model)
-    datasets.check_labels(dataset, compiled.program.classes)
-    return dataset
+def _require_name(out: Path, model: Path) -> None:
+    """Raise UsageError where ``out`` is no .tflite file, or is the model that is trained."""
+    if out.suffix != ".tflite":
+        better = out / "trained.tflite" if out.is_dir() else out.with_suffix(".tflite")
+        raise UsageError(f"--out {out}: the trained model is a .tflite file", f"--out {better}")
+    if out.exists() and model.exists() and out.samefile(model):
+        raise UsageError(f"--out {out} is the model that is trained; its checkpoint needs it unchanged", "choose another --out")
 
 
 def _conduct(run: _Run, board: Board, session: Session) -> dict[str, Any]:
@@ -133,10 +137,24 @@ def _conduct(run: _Run, board: Board, session: Session) -> dict[str, Any]:
     cold = check_cold(session, run.compiled, run.data, run.recipe, run.check) if run.check else None
     session.reset()
     run.before = _evaluate(run, session, "evaluating before")
-    with _saved_on_the_way_out(run, session):
-        _train(run, session, caps)
-    state = session.read_state()
-    save(run.compiled, state, run.recipe.seed, run.files)
+    with _ctrl_c_noted() as pressed:
+        early = _train(run, session, caps, pressed)
+        state = _save(run, session, board, early)
+    if early is not None:
+        raise early
+    try:
+        _judge(run, board, session, state, cold)
+    except KeyboardInterrupt:
+        raise Interrupted("interrupted", _where(run)) from None
+    session.bye()
+    _show(run, board, caps)
+    if run.verdict is not None:
+        run.verdict.require(board.name)
+    return _result(run, board)
+
+
+def _judge(run: _Run, board: Board, session: Session, state: bytes, cold: Agreement | None) -> None:
+    """What is found out after training: accuracy, memory, and whether the board computes what the reference does."""
     run.after = _evaluate(run, session, "evaluating after")
     stats = session.stats()
     run.figures["ram_measured"] = {
@@ -147,15 +165,10 @@ def _conduct(run: _Run, board: Board, session: Session) -> dict[str, Any]:
     }
     if cold is not None:
         run.verdict = Verdict(cold, *check_settled(session, run.compiled, state, run.data, run.recipe, run.check))
-    session.bye()
-    draw(run.steps, run.recipe.epochs, f"training loss: {run.report.scheme} on {board.name}", run.files)
-    _show(run, board, caps)
-    if run.verdict is not None:
-        run.verdict.require(board.name)
-    return _result(run, board)
 
 
-def _train(run: _Run, session: Session, caps: Caps) -> None:
+def _train(run: _Run, session: Session, caps: Caps, pressed: Callable[[], bool]) -> McugradError | None:
+    """Train to the end, or until Ctrl-C is pressed or the loss explodes: then the error that says so. All steps done are in ``run``."""
     sent, received, start = session.bytes_sent, session.bytes_received, time.monotonic()
     with training_bar(run.output, run.recipe.epochs * len(run.data.x)) as advance:
 
@@ -165,32 +178,48 @@ def _train(run: _Run, session: Session, caps: Caps) -> None:
             advance(step.loss)
 
         try:
-            train_on_board(session, run.data, run.recipe, on_step)
+            train_on_board(session, run.data, run.recipe, on_step, pressed)
+        except DivergedError as e:
+            return DivergedError(e.text, f"{e.hint}; {_where(run)}")
         finally:
             n = max(len(run.steps), 1)
             sent, received = session.bytes_sent - sent, session.bytes_received - received
             run.figures["link"] = {"bytes_sent": sent, "bytes_received": received, "bytes_per_sample": (sent + received) / n}
             run.figures["seconds"] = time.monotonic() - start
             run.figures[caps.tick_unit.name.lower() + "_per_step"] = caps.units(sum(s.ticks for s in run.steps) // n)
+    return Interrupted("interrupted", _where(run)) if pressed() else None
 
 
 @contextmanager
-def _saved_on_the_way_out(run: _Run, session: Session) -> Iterator[None]:
-    """Nothing that was learned is lost: on Ctrl-C, or when training diverges, the weights so far are saved first."""
+def _ctrl_c_noted() -> Iterator[Callable[[], bool]]:
+    """Yields whether Ctrl-C was pressed: the samples on their way are then finished and saved. Pressed again, it interrupts at once."""
+    presses: list[int] = []
+
+    def press(number: int, _frame: FrameType | None) -> None:
+        if presses:
+            raise KeyboardInterrupt
+        presses.append(number)
+
+    previous = signal.signal(signal.SIGINT, press)
     try:
-        yield
-    except (KeyboardInterrupt, DivergedError) as e:
-        previous = signal.signal(signal.SIGINT, signal.SIG_IGN)
-        try:
-            save(run.compiled, session.read_state(), run.recipe.seed, run.files)
-            draw(run.steps, run.recipe.epochs, "training loss, stopped early", run.files)
-        finally:
-            signal.signal(signal.SIGINT, previous)
-        where = f"the weights after {len(run.steps)} steps are in {run.files.model} and {run.files.checkpoint}"
-        run.log.event("stopped", steps=len(run.steps), reason=str(e) or "interrupted")
-        if isinstance(e, DivergedError):
-            raise DivergedError(e.text, f"{e.hint}; {where}") from None
-        raise Interrupted("interrupted", where) from None
+        yield lambda: bool(presses)
+    finally:
+        signal.signal(signal.SIGINT, previous)
+
+
+def _save(run: _Run, session: Session, board: Board, early: McugradError | None) -> bytes:
+    """Bring STATE home and write the trained model, the checkpoint and the curve, at the end or where training stopped early."""
+    state = session.read_state()
+    save(run.compiled, state, run.recipe.seed, run.files)
+    stopped = "" if early is None else f", stopped after {len(run.steps)} steps"
+    draw(run.steps, run.recipe.epochs, f"training loss: {run.report.scheme} on {board.name}{stopped}", run.files)
+    if early is not None:
+        run.log.event("stopped", steps=len(run.steps), reason=early.text)
+    return state
+
+
+def _where(run: _Run) -> str:
+    return f"the weights after {len(run.steps)} steps are in {run.files.model} and {run.files.checkpoint}"
 
 
 def _evaluate(run: _Run, session: Session, what: str) -> Evaluation | None:
@@ -218,7 +247,7 @@ def _result(run: _Run, board: Board) -> dict[str, Any]:
 
 
 def _show(run: _Run, board: Board, caps: Caps) -> None:
-    say = run.output.console.print
+    say = run.output.say
     measured, link = run.figures["ram_measured"], run.figures["link"]
     if run.before and run.after:
         n = len(run.held_out.x) if run.held_out else 0

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import zlib
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from mcugrad.errors import PlanError
+from mcugrad.errors import PlanError, UsageError
 
 MAGIC = b"MGCKPT1\n"
 
@@ -27,13 +28,18 @@ class Checkpoint:
 
 
 def write_atomic(path: Path, data: bytes) -> None:
-    """Write a whole file or nothing: a temporary file beside it, then a rename."""
+    """Write a whole file or nothing: a temporary file beside it, then a rename. Raises UsageError where that is not possible."""
     part = path.with_name(path.name + ".part")
-    with part.open("wb") as f:
-        f.write(data)
-        f.flush()
-        os.fsync(f.fileno())
-    part.replace(path)
+    try:
+        with part.open("wb") as f:
+            f.write(data)
+            f.flush()
+            os.fsync(f.fileno())
+        part.replace(path)
+    except OSError as e:
+        with contextlib.suppress(OSError):
+            part.unlink(missing_ok=True)
+        raise UsageError(f"cannot write {path}: {e.strerror}", "choose another --out") from None
 
 
 def write_checkpoint(path: Path, checkpoint: Checkpoint) -> None:
@@ -55,5 +61,7 @@ def read_checkpoint(path: Path) -> Checkpoint:
         raise PlanError(f"{path} is not a whole checkpoint of mcugrad", "use the .ckpt file that `mcugrad train` wrote")
     start = len(MAGIC) + 4
     size = int.from_bytes(raw[len(MAGIC) : start], "little")
-    head = json.loads(raw[start : start + size])
-    return Checkpoint(**head, state=raw[start + size : -4])
+    try:
+        return Checkpoint(**json.loads(raw[start : start + size]), state=raw[start + size : -4])
+    except (ValueError, TypeError) as e:
+        raise PlanError(f"the head of checkpoint {path} is not understood ({e})", "use the version of mcugrad that trained it") from None

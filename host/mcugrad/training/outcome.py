@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import tempfile
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, TextIO
 
+from mcugrad.errors import UsageError
 from mcugrad.exporter import write_tflite
 from mcugrad.lower.read_back import apply_state
 from mcugrad.pipeline import Compiled
@@ -32,6 +34,19 @@ class Files:
 
     def as_dict(self) -> dict[str, str]:
         return {name: str(path) for name, path in asdict(self).items()}
+
+    def prepare(self) -> None:
+        """Make the folder, and see that all four can be written: an hour of training later is too late. Raises UsageError."""
+        folder = self.model.parent
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            with tempfile.TemporaryFile(dir=folder):
+                pass
+        except OSError as e:
+            raise UsageError(f"--out {self.model}: cannot write into {folder}: {e.strerror}", "choose another folder") from None
+        for path in (self.model, self.checkpoint, self.log, self.curve):
+            if path.is_dir():
+                raise UsageError(f"--out {self.model}: {path} is a folder", "choose another name")
 
 
 class RunLog:

@@ -11,6 +11,8 @@ import numpy as np
 from mcugrad.errors import UsageError
 
 SCHEDULES = ("cosine", "constant")
+MIN_LR, MAX_LR = 1e-30, 1e30
+"""A learning rate travels as float32: outside of this it would arrive as 0 or not at all."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,8 +28,10 @@ class Recipe:
     def __post_init__(self) -> None:
         if self.epochs < 1:
             raise UsageError(f"--epochs {self.epochs}: at least 1")
-        if not (math.isfinite(self.lr) and self.lr > 0):
-            raise UsageError(f"--lr {self.lr}: a finite number above 0", "0.001 for an existing classifier, 0.01 to 0.03 for a new head")
+        if not (MIN_LR <= self.lr <= MAX_LR):
+            raise UsageError(
+                f"--lr {self.lr}: a number from {MIN_LR:g} to {MAX_LR:g}", "0.001 for an existing classifier, 0.01 to 0.03 for a new head"
+            )
         if not (math.isfinite(self.skip) and 0 <= self.skip < 1):
             raise UsageError(f"--skip {self.skip}: from 0 to below 1", "0 trains on every sample, 0.1 skips the certain ones")
 

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
-from mcugrad.data import DataSet
 
+from mcugrad.data import DataSet
 from mcugrad.errors import DivergedError
 from mcugrad.link import Session, TrainReply
 from mcugrad.training.recipe import Recipe
@@ -42,21 +43,28 @@ class Evaluation:
     ticks: float
 
 
-def train(session: Session, data: DataSet, recipe: Recipe, on_step: Callable[[Step], None]) -> list[Step]:
+def train(
+    session: Session, data: DataSet, recipe: Recipe, on_step: Callable[[Step], None], stopped: Callable[[], bool] = lambda: False
+) -> list[Step]:
     """Train on every sample of every epoch, in the recipe's order; ``on_step`` sees each step as it is done.
 
-    Raises DivergedError when the loss explodes; STATE is then as the last step left it.
+    Ends early when ``stopped`` says so, and with DivergedError when the loss explodes. No sample is sent from then on, but those on their
+    way are trained and seen: STATE is always that of the last step that ``on_step`` saw.
     """
     order = list(recipe.order(len(data.x)))
     assert data.y is not None
     rates = [recipe.learning_rate(k, len(order)) for k in range(len(order))]
-    jobs = ((data.x[i], int(data.y[i]), rates[k]) for k, i in enumerate(order))
-    guard = _DivergenceGuard(int(data.y.max()) + 1)
+    labels = data.y.tolist()
+    guard = _DivergenceGuard(max(labels) + 1)
+    jobs = ((data.x[i], labels[i], rates[k]) for k, i in enumerate(order))
+    wanted = itertools.takewhile(lambda _: guard.error is None and not stopped(), jobs)
     done: list[Step] = []
-    for k, reply in enumerate(session.train_stream(jobs, recipe.skip)):
+    for k, reply in enumerate(session.train_stream(wanted, recipe.skip)):
         done.append(_step(k, order, rates, data, reply))
         on_step(done[-1])
         guard.see(reply.loss)
+    if guard.error is not None:
+        raise guard.error
     return done
 
 
@@ -67,12 +75,13 @@ def _step(k: int, order: Sequence[int], rates: Sequence[float], data: DataSet, r
 
 
 class _DivergenceGuard:
-    """Watches the loss in windows of 50 steps."""
+    """Watches the loss in windows of 50 steps. ``error`` is set when it has exploded."""
 
     def __init__(self, classes: int) -> None:
         self._guessing = float(np.log(max(classes, 2)))
         self._losses: list[float] = []
         self._first: float | None = None
+        self.error: DivergedError | None = None
 
     def see(self, loss: float) -> None:
         self._losses.append(loss)
@@ -83,8 +92,9 @@ class _DivergenceGuard:
         if self._first is None:
             self._first = mean
         if not np.isfinite(mean) or mean > DIVERGED_LOSS * max(self._first, self._guessing):
-            raise DivergedError(
-                f"the loss is {mean:.3g} over the last {WINDOW} samples, {mean / self._first:.1f} times that of the first {WINDOW}",
+            self.error = DivergedError(
+                f"the loss is {mean:.3g} over the last {WINDOW} samples, {self._first:.3g} over the first {WINDOW}; "
+                f"the limit is {DIVERGED_LOSS:g} times that, and above guessing",
                 "use a smaller --lr",
             )
 
