@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
 from mcugrad.data import DataSet
@@ -10,7 +10,7 @@ from mcugrad.link import Session
 from mcugrad.pipeline import Compiled
 from mcugrad.plan import decode
 from mcugrad.proof.compare import Agreement, compare, require_equal
-from mcugrad.proof.gradients import MIN_MEDIAN, MIN_P5, Quality, gradient_quality, require_good
+from mcugrad.proof.gradients import MAX_RELATIVE_ERROR, MIN_MEDIAN, MIN_P5, Quality, gradient_quality, require_good
 from mcugrad.training.recipe import Recipe
 
 
@@ -38,8 +38,8 @@ class Verdict:
             "samples": self.cold.samples + self.settled.samples,
             "outputs_compared": self.cold.outputs + self.settled.outputs,
             "bit_exact": self.cold.difference is None and self.settled.difference is None,
-            "gradients": [asdict(q) for q in self.gradients],
-            "bounds": {"median": MIN_MEDIAN, "p5": MIN_P5},
+            "gradients": [q.as_dict() for q in self.gradients],
+            "bounds": {"median": MIN_MEDIAN, "p5": MIN_P5, "relative_error": MAX_RELATIVE_ERROR},
         }
 
 
