@@ -32,7 +32,7 @@ def build(output: Output, model: Path | None, board: str, scheme: str, classes: 
     out.mkdir(parents=True, exist_ok=True)
     elf = out / image.elf.name
     shutil.copyfile(image.elf, elf)
-    output.console.print(f"{elf}: flash {group_digits(image.flash_bytes)} bytes, static RAM {group_digits(image.static_ram_bytes)} bytes")
+    output.say(f"{elf}: flash {group_digits(image.flash_bytes)} bytes, static RAM {group_digits(image.static_ram_bytes)} bytes")
     files = {"firmware": str(elf)}
     if model is not None:
         compiled = compile_model(model, scheme, classes, Options(ws=weight_bytes(rounding)))
@@ -40,5 +40,5 @@ def build(output: Output, model: Path | None, board: str, scheme: str, classes: 
         write_atomic(out / "plan.bin", compiled.plan)
         write_atomic(out / "plan.h", c_array(compiled.plan).encode())
         files |= {"plan": str(out / "plan.bin"), "header": str(out / "plan.h")}
-        output.console.print(f"{out / 'plan.bin'}, {out / 'plan.h'}: {group_digits(len(compiled.plan))} bytes")
+        output.say(f"{out / 'plan.bin'}, {out / 'plan.h'}: {group_digits(len(compiled.plan))} bytes")
     return {"board": board, "files": files, "flash_bytes": image.flash_bytes, "static_ram_bytes": image.static_ram_bytes}

@@ -11,6 +11,7 @@ from typing import Any
 
 import click
 from rich.table import Table
+from rich.text import Text
 
 from mcugrad.cli.common import DEFAULT_BOARD, Output, command
 from mcugrad.errors import UnavailableError
@@ -62,7 +63,7 @@ def doctor(output: Output) -> dict[str, Any]:
     for column in ("tool", "found", "needed for", "how to get it"):
         table.add_column(column, overflow="fold")
     for tool, found, version in rows:
-        table.add_row(tool.name, (version or "yes") if found else "[bold]missing[/bold]", tool.needed_for, "" if found else tool.get)
+        table.add_row(tool.name, (version or "yes") if found else Text("missing", "bold"), tool.needed_for, "" if found else tool.get)
     output.console.print(table)
     missing = [tool for tool, found, _ in rows if tool.required and not found]
     if missing:
@@ -70,7 +71,7 @@ def doctor(output: Output) -> dict[str, Any]:
         raise UnavailableError(
             f"board {DEFAULT_BOARD} cannot run, missing: {names}", "; ".join(dict.fromkeys(tool.get for tool in missing))
         )
-    output.console.print(f"board {DEFAULT_BOARD} can run")
+    output.say(f"board {DEFAULT_BOARD} can run")
     tools = [asdict(tool) | {"found": found, "version": version} for tool, found, version in rows]
     return {"python": sys.version.split()[0], "default_board": DEFAULT_BOARD, "tools": tools}
 

@@ -22,5 +22,5 @@ def export(output: Output, model: Path, checkpoint: Path, out: Path) -> dict[str
     """Put the trained weights of a checkpoint into MODEL and write it as .tflite."""
     compiled, state = compile_for(model, checkpoint)
     write_tflite(apply_state(compiled.model, compiled.program, compiled.layout, state), out)
-    output.console.print(f"wrote {out}")
+    output.say(f"wrote {out}")
     return {"model": str(model), "checkpoint": str(checkpoint), "out": str(out), "bytes": out.stat().st_size}

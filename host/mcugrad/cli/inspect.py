@@ -85,4 +85,4 @@ def _show(out: Output, result: dict[str, Any]) -> None:
         table.add_row(op["name"], shape, y["dtype"], scale, zero, weights + per, group_digits(op["macs"]) if op["macs"] else "")
     out.console.print(table)
     for note in result["notes"]:
-        out.console.print(f"note: {note}")
+        out.say(f"note: {note}")

@@ -42,7 +42,7 @@ def plan(output: Output, model: Path, board: str, scheme: str, classes: int | No
     require_fit(r)
     if out is not None:
         write_atomic(out, compiled.plan)
-        output.console.print(f"plan: {out}")
+        output.say(f"plan: {out}")
     return r.as_dict() | {"plan": str(out) if out else None}
 
 
@@ -64,6 +64,6 @@ def show_report(out: Output, r: PlanReport) -> None:
     table.add_row("firmware", group_digits(r.flash.firmware), "")
     table.add_row("flash in all", group_digits(r.flash.total), f"of {group_digits(r.flash_limit)}")
     out.console.print(table)
-    out.console.print(f"MACs a step: forward {group_digits(r.macs['forward'])}, backward {group_digits(r.macs['backward'])}")
+    out.say(f"MACs a step: forward {group_digits(r.macs['forward'])}, backward {group_digits(r.macs['backward'])}")
     for note in r.notes:
-        out.console.print(f"note: {note}")
+        out.say(f"note: {note}")

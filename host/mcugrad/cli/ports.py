@@ -17,7 +17,7 @@ def ports(output: Output) -> dict[str, Any]:
     """List the serial ports, likely boards first; use one with --board serial:PORT."""
     found = list_ports()
     for p in found:
-        output.console.print(" · ".join(str(v) for v in asdict(p).values() if v not in ("", None, False)))
+        output.say(" · ".join(str(v) for v in asdict(p).values() if v not in ("", None, False)))
     if not found:
-        output.console.print("no serial port found: plug the board in, or use an emulated one, see `mcugrad boards`")
+        output.say("no serial port found: plug the board in, or use an emulated one, see `mcugrad boards`")
     return {"ports": [asdict(p) for p in found]}
