@@ -38,7 +38,7 @@ def compile_model(path: Path, scheme: str | None, classes: int | None = None, op
 def compile_graph(model: Graph, scheme: str | None, options: Options | None = None, *, fresh_head: bool = False) -> Compiled:
     """Compile a plan for a graph."""
     graph = normalize(model)
-    train = differentiate(graph, parse_scheme(scheme, graph)) if scheme else only_predict(graph)
+    train = differentiate(graph, parse_scheme(scheme, graph)) if scheme is not None else only_predict(graph)
     program = lower(train, options)
     layout = place(program)
     return Compiled(model, fresh_head, train, program, layout, assemble(program, layout))
