@@ -1,30 +1,46 @@
 // plan_check.c -- verifies a plan once, so that plan_run.c and the kernels can run it blind.
 //
-// Sizes are computed in int64_t: the largest count of ops.def is a product of at most 49 bits.
-// One generated function per step kind walks its record: sizes, padding, NEEDs, then every reference with its byte length.
-// What happens at a reference is the walk's own business: mg_check_step verifies it, mg_outputs_crc reads what was written.
+// ops.def becomes, for each step kind, a table of its fields and a function that evaluates its NEEDs and counts. What they say
+// is used twice: mg_check_step verifies every reference, mg_outputs_crc reads what was written.
+// Counts are computed in int64_t: the largest of ops.def is a product of at most 49 bits.
+
+#include <string.h>
 
 #include "mg_ops_gen.h"
 #include "plan.h"
 
-enum access { ACCESS_IN, ACCESS_CONST, ACCESS_OUT, ACCESS_UPD };
+enum access { SCALAR, ACCESS_IN, ACCESS_CONST, ACCESS_OUT, ACCESS_UPD, RECORD_END };
 
-typedef bool value_ok(const void *element);
-
-// An element type of ops.def.
-struct type {
-    uint32_t bytes;
-    uint32_t align;
-    value_ok *ok;  // for CONST; NULL: any value
+// Element types of ops.def.
+enum type {
+    TYPE_int8_t,
+    TYPE_uint8_t,
+    TYPE_int16_t,
+    TYPE_int32_t,
+    TYPE_float,
+    TYPE_mg_requant,
+    TYPE_mg_exponent,
+    TYPE_mg_rng,
+    TYPE_mg_args,
+    TYPE_mg_result,
+    TYPE_none,
 };
 
-struct walk {
-    const struct mg_ctx *ctx;
-    const struct mg_step *step;
-    struct mg_fault *fault;
-    uint32_t crc;
-    uint32_t at;  // offset in the record up to which it has been walked
-    int (*visit)(struct walk *k, enum access access, const struct type *type, mg_ref ref, int64_t count);
+struct field {
+    uint8_t offset;  // in the record; of RECORD_END: its size
+    uint8_t bytes;
+    uint8_t access;
+    uint8_t type;
+};
+
+#define MAX_REFS 12
+
+// A step kind: its fields, and a function that writes one count for each reference and returns the NEED that does not hold,
+// -1 when all do.
+struct kind {
+    bool linked;
+    const struct field *fields;
+    int (*counts)(const struct mg_step *step, int64_t *count);
 };
 
 static uint32_t saturate_u32(uint64_t v)
@@ -54,125 +70,210 @@ static bool requant_ok(const void *element)
     return v->mult >= 0 && v->shift >= -31 && v->shift <= 30;
 }
 
-static const struct type type_int8_t = {1, 1, NULL};
-static const struct type type_uint8_t = {1, 1, NULL};
-static const struct type type_int16_t = {2, 2, NULL};
-static const struct type type_int32_t = {4, 4, NULL};
-static const struct type type_float = {4, 4, float_ok};
-static const struct type type_mg_requant = {sizeof(mg_requant), 4, requant_ok};
-static const struct type type_mg_exponent = {sizeof(mg_exponent), 1, NULL};
-static const struct type type_mg_rng = {sizeof(mg_rng), 4, NULL};
-static const struct type type_mg_args = {sizeof(mg_args), 4, NULL};
-static const struct type type_mg_result = {sizeof(mg_result), 4, NULL};
+static const struct {
+    uint8_t bytes;
+    uint8_t align;
+    bool (*ok)(const void *element);  // of a value in CONST; NULL: any
+} types[] = {
+    [TYPE_int8_t] = {1, 1, NULL},
+    [TYPE_uint8_t] = {1, 1, NULL},
+    [TYPE_int16_t] = {2, 2, NULL},
+    [TYPE_int32_t] = {4, 4, NULL},
+    [TYPE_float] = {4, 4, float_ok},
+    [TYPE_mg_requant] = {sizeof(mg_requant), 4, requant_ok},
+    [TYPE_mg_exponent] = {sizeof(mg_exponent), 1, NULL},
+    [TYPE_mg_rng] = {sizeof(mg_rng), 4, NULL},
+    [TYPE_mg_args] = {sizeof(mg_args), 4, NULL},
+    [TYPE_mg_result] = {sizeof(mg_result), 4, NULL},
+};
+
+// ---- step kinds -------------------------------------------------------------------------------------------------------
+
+#define FIELD(field, access, type) {offsetof(record, field), sizeof(((record *)0)->field), access, TYPE_##type},
+#define STEP(name, code)                               \
+    static const struct field *fields_##name(void)     \
+    {                                                  \
+        typedef struct mg_step_##name record;          \
+        static const struct field fields[] = {
+#define U8(field) FIELD(field, SCALAR, none)
+#define S8(field) FIELD(field, SCALAR, none)
+#define U16(field) FIELD(field, SCALAR, none)
+#define S16(field) FIELD(field, SCALAR, none)
+#define U32(field) FIELD(field, SCALAR, none)
+#define S32(field) FIELD(field, SCALAR, none)
+#define IN(type, field, count) FIELD(field, ACCESS_IN, type)
+#define CONST(type, field, count) FIELD(field, ACCESS_CONST, type)
+#define OUT(type, field, count) FIELD(field, ACCESS_OUT, type)
+#define UPD(type, field, count) FIELD(field, ACCESS_UPD, type)
+#define END(name)                                      \
+            {sizeof(record), 0, RECORD_END, TYPE_none} \
+        };                                             \
+        return fields;                                 \
+    }
+#include "ops_each.h"
+
+#define VALUE(field) const int64_t field = record->field; (void)field;
+#define COUNT(count) *at++ = (count);
+#define STEP(name, code)                                                                   \
+    static int counts_##name(const struct mg_step *step, int64_t *at)                      \
+    {                                                                                      \
+        const struct mg_step_##name *record = (const struct mg_step_##name *)(const void *)step; \
+        int need = 0;                                                                      \
+        (void)record;
+#define U8(field) VALUE(field)
+#define S8(field) VALUE(field)
+#define U16(field) VALUE(field)
+#define S16(field) VALUE(field)
+#define U32(field) VALUE(field)
+#define S32(field) VALUE(field)
+#define NEED(condition)      \
+    if (!(condition))        \
+        return need;         \
+    need++;
+#define IN(type, field, count) COUNT(count)
+#define CONST(type, field, count) COUNT(count)
+#define OUT(type, field, count) COUNT(count)
+#define UPD(type, field, count) COUNT(count)
+#define END(name)      \
+        (void)need;    \
+        return -1;     \
+    }
+#include "ops_each.h"
+
+#define STEP(name, code) _Static_assert(0
+#define IN(type, field, count) + 1
+#define CONST(type, field, count) + 1
+#define OUT(type, field, count) + 1
+#define UPD(type, field, count) + 1
+#define END(name) <= MAX_REFS, "raise MAX_REFS");
+#include "ops_each.h"
+
+// fields is NULL where no step kind has this code. A kind that is not linked costs no flash.
+static struct kind find_kind(uint16_t code)
+{
+    switch (code) {
+#define STEP(name, code)                                                   \
+    case code:                                                             \
+        return MG_HAS_##name ? (struct kind){true, fields_##name(), counts_##name} : (struct kind){0};
+#include "ops_each.h"
+    default:
+        return (struct kind){0};
+    }
+}
+
+static bool code_exists(uint16_t code)
+{
+    switch (code) {
+#define STEP(name, code) case code:
+#include "ops_each.h"
+        return true;
+    default:
+        return false;
+    }
+}
+
+bool mg_kernel_linked(uint16_t code)
+{
+    return find_kind(code).linked;
+}
+
+uint32_t mg_ops_hash(void)
+{
+    return MG_OPS_HASH;
+}
 
 // ---- one record -------------------------------------------------------------------------------------------------------
 
-// The next field starts at `offset` and ends at `end`: the bytes before it are padding and must be zero.
-static int walk_field(struct walk *k, uint32_t offset, uint32_t end)
+// Size and padding: what lies between the end of one field and the start of the next must be zero.
+static int check_record(const struct mg_step *step, const struct field *field, struct mg_fault *fault)
 {
-    const uint8_t *record = (const uint8_t *)k->step;
-    for (; k->at < offset; k->at++)
-        if (record[k->at] != 0)
-            return fail(k->fault, MG_ERR_RECORD, k->at, 0);
-    k->at = end;
+    const uint8_t *record = (const uint8_t *)step;
+    const struct field *end = field;
+    while (end->access != RECORD_END)
+        end++;
+    if (step->bytes != end->offset)
+        return fail(fault, MG_ERR_RECORD, step->bytes, end->offset);
+    uint32_t at = sizeof *step;
+    for (; field <= end; field++) {
+        for (; at < field->offset; at++)
+            if (record[at] != 0)
+                return fail(fault, MG_ERR_RECORD, at, 0);
+        at += field->bytes;
+    }
     return MG_OK;
 }
 
-static int check_ref(struct walk *k, enum access access, const struct type *type, mg_ref ref, int64_t count)
+static bool writes(const struct field *field)
+{
+    return field->access == ACCESS_OUT || field->access == ACCESS_UPD;
+}
+
+static mg_ref ref_of(const struct mg_step *step, const struct field *field)
+{
+    mg_ref ref;
+    memcpy(&ref, (const uint8_t *)step + field->offset, sizeof ref);
+    return ref;
+}
+
+static int check_ref(const struct mg_ctx *ctx, const struct field *field, mg_ref ref, int64_t count, struct mg_fault *fault)
 {
     const uint32_t region = ref >> 30;
     const uint32_t offset = ref & (MG_REGION_LIMIT - 1u);
-    if (count == 0)
-        return ref == 0 ? MG_OK : fail(k->fault, MG_ERR_REF, ref, 0);
-    if (access == ACCESS_CONST && region != MG_CONST)
-        return fail(k->fault, MG_ERR_REF, ref, (uint64_t)MG_CONST << 30);
-    if ((access == ACCESS_OUT || access == ACCESS_UPD) && region == MG_CONST)
-        return fail(k->fault, MG_ERR_READONLY, ref, 0);
-    const uint64_t end = offset + (uint64_t)count * type->bytes;
-    if (end > k->ctx->bytes[region])
-        return fail(k->fault, MG_ERR_REF, end, k->ctx->bytes[region]);
-    if (offset % type->align != 0)
-        return fail(k->fault, MG_ERR_ALIGN, ref, type->align);
-    if (access != ACCESS_CONST || type->ok == NULL)
+    const uint32_t bytes = types[field->type].bytes;
+    if (count <= 0)
+        return count == 0 && ref == 0 ? MG_OK : fail(fault, MG_ERR_REF, ref, 0);
+    if (field->access == ACCESS_CONST && region != MG_CONST)
+        return fail(fault, MG_ERR_REF, ref, (uint64_t)MG_CONST << 30);
+    if (writes(field) && region == MG_CONST)
+        return fail(fault, MG_ERR_READONLY, ref, 0);
+    const uint64_t end = offset + (uint64_t)count * bytes;
+    if (end > ctx->bytes[region])
+        return fail(fault, MG_ERR_REF, end, ctx->bytes[region]);
+    if (offset % types[field->type].align != 0)
+        return fail(fault, MG_ERR_ALIGN, ref, types[field->type].align);
+    if (field->access != ACCESS_CONST || types[field->type].ok == NULL)
         return MG_OK;
-    const uint8_t *element = mg_at(k->ctx, ref);
-    for (int64_t e = 0; e < count; e++, element += type->bytes)
-        if (!type->ok(element))
-            return fail(k->fault, MG_ERR_VALUE, (uint64_t)e, (uint64_t)count);
+    const uint8_t *element = mg_at(ctx, ref);
+    for (int64_t e = 0; e < count; e++)
+        if (!types[field->type].ok(element + (size_t)e * bytes))
+            return fail(fault, MG_ERR_VALUE, (uint64_t)e, (uint64_t)count);
     return MG_OK;
-}
-
-static int crc_ref(struct walk *k, enum access access, const struct type *type, mg_ref ref, int64_t count)
-{
-    if (access == ACCESS_OUT || access == ACCESS_UPD)
-        k->crc = mg_crc32(k->crc, mg_at(k->ctx, ref), (size_t)count * type->bytes);
-    return MG_OK;
-}
-
-#define FIELD(field)                                                                                                \
-    if (walk_field(k, offsetof(record, field), offsetof(record, field) + sizeof((record *)0)->field) != MG_OK)      \
-        return k->fault->code;
-#define SCALAR(field)                                                                                               \
-    FIELD(field)                                                                                                    \
-    const int64_t field = ((const record *)k->step)->field;                                                         \
-    (void)field;
-#define REF(access, type, field, count)                                                                             \
-    FIELD(field)                                                                                                    \
-    if (k->visit(k, access, &type_##type, ((const record *)k->step)->field, (count)) != MG_OK)                      \
-        return k->fault->code;
-
-#define STEP(name, code)                                                                                            \
-    static int walk_##name(struct walk *k)                                                                          \
-    {                                                                                                               \
-        typedef struct mg_step_##name record;                                                                       \
-        uint32_t needs = 0;                                                                                         \
-        if (k->step->bytes != sizeof(record))                                                                       \
-            return fail(k->fault, MG_ERR_RECORD, k->step->bytes, sizeof(record));
-#define U8(field) SCALAR(field)
-#define S8(field) SCALAR(field)
-#define U16(field) SCALAR(field)
-#define S16(field) SCALAR(field)
-#define U32(field) SCALAR(field)
-#define S32(field) SCALAR(field)
-#define NEED(condition)                                                                                             \
-    if (!(condition))                                                                                               \
-        return fail(k->fault, MG_ERR_FIELD, needs, 0);                                                              \
-    needs++;
-#define IN(type, field, count) REF(ACCESS_IN, type, field, count)
-#define CONST(type, field, count) REF(ACCESS_CONST, type, field, count)
-#define OUT(type, field, count) REF(ACCESS_OUT, type, field, count)
-#define UPD(type, field, count) REF(ACCESS_UPD, type, field, count)
-#define END(name)                                                                                                   \
-        (void)needs;                                                                                                \
-        return walk_field(k, sizeof(record), sizeof(record));                                                       \
-    }
-#include "ops_each.h"
-
-static int walk_step(struct walk *k)
-{
-    switch (k->step->code) {
-#define STEP(name, code) \
-    case code:           \
-        return MG_HAS_##name ? walk_##name(k) : fail(k->fault, MG_ERR_KERNEL, code, 0);
-#include "ops_each.h"
-    default:
-        return fail(k->fault, MG_ERR_CODE, k->step->code, 0);
-    }
 }
 
 int mg_check_step(const struct mg_ctx *ctx, const struct mg_step *step, size_t room, struct mg_fault *fault)
 {
     if (room < sizeof *step || step->bytes > room)
         return fail(fault, MG_ERR_RECORD, room < sizeof *step ? sizeof *step : step->bytes, room);
-    struct walk k = {.ctx = ctx, .step = step, .fault = fault, .at = sizeof *step, .visit = check_ref};
-    return walk_step(&k);
+    const struct kind kind = find_kind(step->code);
+    if (!kind.linked)
+        return fail(fault, code_exists(step->code) ? MG_ERR_KERNEL : MG_ERR_CODE, step->code, 0);
+    if (check_record(step, kind.fields, fault) != MG_OK)
+        return fault->code;
+    int64_t counts[MAX_REFS];
+    const int need = kind.counts(step, counts);
+    if (need >= 0)
+        return fail(fault, MG_ERR_FIELD, (uint64_t)need, 0);
+    const int64_t *count = counts;
+    for (const struct field *field = kind.fields; field->access != RECORD_END; field++)
+        if (field->access != SCALAR && check_ref(ctx, field, ref_of(step, field), *count++, fault) != MG_OK)
+            return fault->code;
+    return MG_OK;
 }
 
 uint32_t mg_outputs_crc(const struct mg_ctx *ctx, const struct mg_step *step)
 {
-    struct mg_fault none;
-    struct walk k = {.ctx = ctx, .step = step, .fault = &none, .at = sizeof *step, .visit = crc_ref};
-    return walk_step(&k) == MG_OK ? k.crc : 0;
+    const struct kind kind = find_kind(step->code);
+    int64_t counts[MAX_REFS];
+    uint32_t crc = 0;
+    if (!kind.linked || kind.counts(step, counts) >= 0)
+        return 0;
+    const int64_t *count = counts;
+    for (const struct field *field = kind.fields; field->access != RECORD_END; field++) {
+        if (writes(field))
+            crc = mg_crc32(crc, mg_at(ctx, ref_of(step, field)), (size_t)*count * types[field->type].bytes);
+        count += field->access != SCALAR;
+    }
+    return crc;
 }
 
 // ---- the whole plan ---------------------------------------------------------------------------------------------------
@@ -304,21 +405,4 @@ int mg_check_plan(struct mg_ctx *ctx, const void *plan, size_t plan_bytes)
     if (check_interface(ctx, fault) != MG_OK)
         return fault->code;
     return check_steps(ctx);
-}
-
-bool mg_kernel_linked(uint16_t code)
-{
-    switch (code) {
-#define STEP(name, code) \
-    case code:           \
-        return MG_HAS_##name;
-#include "ops_each.h"
-    default:
-        return false;
-    }
-}
-
-uint32_t mg_ops_hash(void)
-{
-    return MG_OPS_HASH;
 }

@@ -10,12 +10,51 @@
 #include "plane.h"
 #include "update.h"
 
-// The weights of one output channel, R*S of them.
-static struct mg_plane channel(const int8_t *wt, const int8_t *wf, int32_t ws, int32_t trained, int32_t o, int32_t taps)
+// Some neighbouring output channels of one plane. Lane j is output o + j and, with M = 1, reads input o + j: then up to four
+// go together.
+struct lanes {
+    const int8_t *w;  // of output o
+    int32_t step;     // bytes from weight to weight
+    int32_t pitch;    // bytes from output to output
+    int32_t input;
+    int32_t count;
+};
+
+#define LANES(k, wt, wf, o) lanes_at((wt), (wf), (k)->ws, (k)->ot, (k)->o, (k)->r * (k)->s, (k)->m, (o))
+
+static inline struct lanes lanes_at(const int8_t *wt, const int8_t *wf, int32_t ws, int32_t ot, int32_t outputs, int32_t taps,
+                                    int32_t m, int32_t o)
 {
-    if (o < trained)
-        return (struct mg_plane){wt + (ws - 1) + o * taps * ws, ws, 0, 1};
-    return (struct mg_plane){wf + (o - trained) * taps, 1, 0, 1};
+    struct lanes lanes = {.input = m == 1 ? o : o / m, .count = m == 1 ? MG_LANES(o, o < ot ? ot : outputs) : 1};
+    lanes.step = o < ot ? ws : 1;
+    lanes.pitch = taps * lanes.step;
+    lanes.w = o < ot ? wt + (ws - 1) + o * lanes.pitch : wf + (o - ot) * lanes.pitch;
+    return lanes;
+}
+
+// Adds one row of n taps to acc: x pitch apart, weights lanes->step apart.
+static inline void add_taps(uint32_t acc[4], const struct lanes *lanes, const int8_t *w, const int8_t *x, int32_t pitch, int32_t zx,
+                            int32_t n)
+{
+    const int32_t step = lanes->step;
+    if (lanes->count == 1) {
+        for (int32_t s = 0; s < n; s++, w += step)
+            acc[0] += (uint32_t)(*w * (x[s * pitch] - zx));
+        return;
+    }
+    const int8_t *w1 = w + lanes->pitch, *w2 = w1 + lanes->pitch, *w3 = w2 + lanes->pitch;
+    uint32_t a0 = acc[0], a1 = acc[1], a2 = acc[2], a3 = acc[3];
+    for (int32_t s = 0; s < n; s++) {
+        const int8_t *v = x + s * pitch;
+        a0 += (uint32_t)(w[s * step] * (v[0] - zx));
+        a1 += (uint32_t)(w1[s * step] * (v[1] - zx));
+        a2 += (uint32_t)(w2[s * step] * (v[2] - zx));
+        a3 += (uint32_t)(w3[s * step] * (v[3] - zx));
+    }
+    acc[0] = a0;
+    acc[1] = a1;
+    acc[2] = a2;
+    acc[3] = a3;
 }
 
 void mg_dwconv2d_fwd_s8(const struct mg_ctx *ctx, const struct mg_step_dwconv2d_fwd_s8 *k)
@@ -24,48 +63,52 @@ void mg_dwconv2d_fwd_s8(const struct mg_ctx *ctx, const struct mg_step_dwconv2d_
     const int8_t *wt = mg_at(ctx, k->wt);
     const int8_t *wf = mg_at(ctx, k->wf);
     const int32_t *b = mg_at(ctx, k->b);
-    const mg_requant *rq = mg_at(ctx, k->rq);
     int8_t *y = mg_at(ctx, k->y);
+    const struct mg_output to = MG_OUTPUT(ctx, k);
     for (int32_t p = 0; p < k->p; p++) {
         const int32_t top = p * k->sh - k->pt;
         const struct mg_taps rows = mg_taps(top, k->dh, k->r, k->h);
         for (int32_t q = 0; q < k->q; q++) {
             const int32_t left = q * k->sw - k->pl;
             const struct mg_taps cols = mg_taps(left, k->dw, k->s, k->w);
-            const struct mg_taps none = {0, 0};
-            const struct mg_taps inside = cols.first < cols.end ? rows : none;
-            for (int32_t o = 0, i = 0; i < k->i; i++) {
-                for (int32_t m = 0; m < k->m; m++, o++) {
-                    const struct mg_plane plane = channel(wt, wf, k->ws, k->ot, o, k->r * k->s);
-                    uint32_t acc = (uint32_t)(b[o] >> k->bf);
-                    for (int32_t r = inside.first; r < inside.end; r++) {
-                        const int8_t *w = plane.w + (r * k->s + cols.first) * plane.step;
-                        const int8_t *at = x + ((top + r * k->dh) * k->w + left + cols.first * k->dw) * k->i + i;
-                        for (int32_t s = 0; s < cols.end - cols.first; s++)
-                            acc += (uint32_t)(w[s * plane.step] * (at[s * k->dw * k->i] - k->zx));
-                    }
-                    *y++ = mg_output8(mg_requantize(mg_wrap32(acc), rq[o].mult, rq[o].shift), k->zy, k->lo, k->hi);
+            const int32_t n = cols.end - cols.first;
+            struct lanes lanes;
+            for (int32_t o = 0; o < k->o; o += lanes.count) {
+                uint32_t acc[4] = {0};
+                lanes = LANES(k, wt, wf, o);
+                for (int32_t r = rows.first; n > 0 && r < rows.end; r++) {
+                    const int8_t *w = lanes.w + (r * k->s + cols.first) * lanes.step;
+                    const int8_t *v = x + ((top + r * k->dh) * k->w + left + cols.first * k->dw) * k->i + lanes.input;
+                    add_taps(acc, &lanes, w, v, k->dw * k->i, k->zx, n);
                 }
+                for (int32_t j = 0; j < lanes.count; j++)
+                    *y++ = mg_output_of(&to, o + j, mg_add32(mg_wrap32(acc[j]), b[o + j] >> k->bf));
             }
         }
     }
 }
 
-// The error that output o sends to its input through all sources of one pixel.
-static uint32_t gather(const struct mg_step_dwconv2d_bwd_x_s8 *k, const struct mg_plane *plane, const int8_t *dy, int32_t fold,
-                       struct mg_sources rows, struct mg_sources cols)
+// The outputs that read one input position.
+struct readers {
+    struct mg_sources rows, cols;
+};
+
+// Adds what outputs o ... send to their inputs (M = 1) or their input.
+static void add_errors(uint32_t acc[4], const struct mg_step_dwconv2d_bwd_x_s8 *k, const struct lanes *lanes, const int8_t *dy,
+                       const uint8_t *fold, const struct readers *from)
 {
-    uint32_t acc = 0;
-    for (int32_t a = 0; a < rows.count; a++) {
-        const int32_t r = rows.tap + a * rows.tap_pitch;
-        const int32_t p = rows.out + a * rows.out_pitch;
-        for (int32_t b = 0; b < cols.count; b++) {
-            const int32_t s = cols.tap + b * cols.tap_pitch;
-            const int32_t q = cols.out + b * cols.out_pitch;
-            acc += (uint32_t)(plane->w[(r * k->s + s) * plane->step] * (dy[(p * k->q + q) * k->o] * fold));
+    for (int32_t a = 0; a < from->rows.count; a++) {
+        const int32_t r = from->rows.tap + a * from->rows.tap_pitch;
+        const int32_t p = from->rows.out + a * from->rows.out_pitch;
+        for (int32_t b = 0; b < from->cols.count; b++) {
+            const int32_t s = from->cols.tap + b * from->cols.tap_pitch;
+            const int32_t q = from->cols.out + b * from->cols.out_pitch;
+            const int8_t *w = lanes->w + (r * k->s + s) * lanes->step;
+            const int8_t *e = dy + (p * k->q + q) * k->o;
+            for (int32_t j = 0; j < lanes->count; j++, w += lanes->pitch)
+                acc[j] += (uint32_t)(*w * (e[j] * fold[j]));
         }
     }
-    return acc;
 }
 
 void mg_dwconv2d_bwd_x_s8(const struct mg_ctx *ctx, const struct mg_step_dwconv2d_bwd_x_s8 *k)
@@ -75,18 +118,23 @@ void mg_dwconv2d_bwd_x_s8(const struct mg_ctx *ctx, const struct mg_step_dwconv2
     const int8_t *wf = mg_at(ctx, k->wf);
     const uint8_t *fold = mg_at(ctx, k->fold);
     struct mg_error error = MG_ERROR_BEGIN(ctx, k);
+    struct readers from;
     size_t at = 0;
     for (int32_t h = 0; h < k->h; h++) {
-        const struct mg_sources rows = mg_sources(h + k->pt, k->dh, k->sh, k->r, k->p);
+        from.rows = mg_sources(h + k->pt, k->dh, k->sh, k->r, k->p);
         for (int32_t w = 0; w < k->w; w++) {
-            const struct mg_sources cols = mg_sources(w + k->pl, k->dw, k->sw, k->s, k->q);
-            for (int32_t o = 0, i = 0; i < k->i; i++) {
-                uint32_t acc = 0;
-                for (int32_t m = 0; m < k->m; m++, o++) {
-                    const struct mg_plane plane = channel(wt, wf, k->ws, k->ot, o, k->r * k->s);
-                    acc += gather(k, &plane, dy + o, fold[o], rows, cols);
+            from.cols = mg_sources(w + k->pl, k->dw, k->sw, k->s, k->q);
+            struct lanes lanes;
+            for (int32_t i = 0; i < k->i; i += lanes.count) {
+                uint32_t acc[4] = {0};
+                lanes.count = 1;  // of the inputs; M = 0 gives them no output at all
+                for (int32_t m = 0; m < k->m; m++) {
+                    const int32_t o = i * k->m + m;
+                    lanes = LANES(k, wt, wf, o);
+                    add_errors(acc, k, &lanes, dy + o, fold + o, &from);
                 }
-                mg_error_put(&error, at++, mg_wrap32(acc));
+                for (int32_t j = 0; j < lanes.count; j++)
+                    mg_error_put(&error, at++, mg_wrap32(acc[j]));
             }
         }
     }

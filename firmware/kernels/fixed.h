@@ -46,19 +46,16 @@ static inline int32_t mg_clamp(int32_t v, int32_t lo, int32_t hi)
     return v < hi ? v : hi;
 }
 
-// clamp(zy + v, lo, hi) for any v
-static inline int8_t mg_output8(int32_t v, int32_t zy, int32_t lo, int32_t hi)
+// round(a * b / 2^31), halves up; b is not INT32_MIN. The nudge and truncation of SPEC.md give the same number as this floor:
+// for ab < 0, -floor((-ab + 2^30 - 1) / 2^31) = floor((ab + 2^30) / 2^31).
+static inline int32_t mg_mul_q31(int32_t a, int32_t b)
 {
-    return (int8_t)(zy + mg_clamp(v, lo - zy, hi - zy));
+    return (int32_t)(((int64_t)a * b + ((int64_t)1 << 30)) >> 31);
 }
 
 static inline int32_t mg_srdhm(int32_t a, int32_t b)
 {
-    if (a == INT32_MIN && b == INT32_MIN)
-        return INT32_MAX;
-    const int64_t ab = (int64_t)a * b;
-    const int64_t nudge = ab >= 0 ? (int64_t)1 << 30 : 1 - ((int64_t)1 << 30);
-    return (int32_t)((ab + nudge) / ((int64_t)1 << 31));
+    return a == INT32_MIN && b == INT32_MIN ? INT32_MAX : mg_mul_q31(a, b);
 }
 
 // 0 <= n <= 31
@@ -70,12 +67,32 @@ static inline int32_t mg_rdivpot(int32_t x, int32_t n)
     return (x >> n) + (remainder > threshold ? 1 : 0);
 }
 
-// -31 <= shift <= 30. TensorFlow Lite's two roundings.
+// mult >= 0, -31 <= shift <= 30. TensorFlow Lite's two roundings.
 static inline int32_t mg_requantize(int32_t acc, int32_t mult, int32_t shift)
 {
     const int32_t left = shift > 0 ? shift : 0;
     const int32_t right = shift > 0 ? 0 : -shift;
-    return mg_rdivpot(mg_srdhm(mg_wrap32((uint32_t)acc << left), mult), right);
+    return mg_rdivpot(mg_mul_q31(mg_wrap32((uint32_t)acc << left), mult), right);
+}
+
+// How the accumulators of a layer become its int8 outputs: one requant each, zero point and clamp in common.
+struct mg_output {
+    const mg_requant *rq;
+    int32_t zy, lo, hi;
+};
+
+#define MG_OUTPUT(ctx, k) {mg_at((ctx), (k)->rq), (k)->zy, (k)->lo, (k)->hi}
+
+// clamp(zy + v, lo, hi) for any v
+static inline int8_t mg_output8(int32_t v, int32_t zy, int32_t lo, int32_t hi)
+{
+    return (int8_t)(zy + mg_clamp(v, lo - zy, hi - zy));
+}
+
+// y of channel o
+static inline int8_t mg_output_of(const struct mg_output *to, int32_t o, int32_t acc)
+{
+    return mg_output8(mg_requantize(acc, to->rq[o].mult, to->rq[o].shift), to->zy, to->lo, to->hi);
 }
 
 // floor(v * mult / 2^n + 1/2), saturated. mult >= 0, any n; |v * mult| <= 2^62, so adding the half cannot overflow.

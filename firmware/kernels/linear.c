@@ -10,26 +10,28 @@
 #include "plane.h"
 #include "update.h"
 
-static uint32_t row_dot(const struct mg_plane *plane, const int8_t *x, int32_t o, int32_t zx)
+static void add_rows(uint32_t acc[4], int32_t lanes, const struct mg_plane *plane, const int8_t *x, int32_t o, int32_t zx)
 {
-    const int32_t n = plane->channels;
-    return n != 0 ? mg_dot(plane->w + o * n * plane->step, plane->step, x + plane->first, zx, n) : 0;
+    const int32_t row = plane->channels * plane->step;
+    mg_dot_rows(acc, lanes, plane->w + o * row, row, plane->step, x + plane->first, zx, plane->channels);
 }
 
 void mg_linear_fwd_s8(const struct mg_ctx *ctx, const struct mg_step_linear_fwd_s8 *k)
 {
     const int8_t *x = mg_at(ctx, k->x);
     const int32_t *b = mg_at(ctx, k->b);
-    const mg_requant *rq = mg_at(ctx, k->rq);
+    const struct mg_output to = MG_OUTPUT(ctx, k);
     int8_t *y = mg_at(ctx, k->y);
     const struct mg_plane trained = mg_plane_trained(mg_at(ctx, k->wt), k->ws, k->it);
     const struct mg_plane frozen = mg_plane_frozen(mg_at(ctx, k->wf), k->it, k->i);
     for (int32_t n = 0; n < k->n; n++, x += k->i) {
-        for (int32_t o = 0; o < k->o; o++) {
-            uint32_t acc = (uint32_t)(b[o] >> k->bf);
-            acc += row_dot(&trained, x, o, k->zx);
-            acc += row_dot(&frozen, x, o, k->zx);
-            *y++ = mg_output8(mg_requantize(mg_wrap32(acc), rq[o].mult, rq[o].shift), k->zy, k->lo, k->hi);
+        for (int32_t o = 0, lanes; o < k->o; o += lanes) {
+            uint32_t acc[4] = {0};
+            lanes = MG_LANES(o, k->o);
+            add_rows(acc, lanes, &trained, x, o, k->zx);
+            add_rows(acc, lanes, &frozen, x, o, k->zx);
+            for (int32_t j = o; j < o + lanes; j++)
+                *y++ = mg_output_of(&to, j, mg_add32(mg_wrap32(acc[j - o]), b[j] >> k->bf));
         }
     }
 }
@@ -42,11 +44,13 @@ void mg_linear_fwd_s32(const struct mg_ctx *ctx, const struct mg_step_linear_fwd
     const struct mg_plane trained = mg_plane_trained(mg_at(ctx, k->wt), k->ws, k->it);
     const struct mg_plane frozen = mg_plane_frozen(mg_at(ctx, k->wf), k->it, k->i);
     for (int32_t n = 0; n < k->n; n++, x += k->i) {
-        for (int32_t o = 0; o < k->o; o++) {
-            uint32_t acc = (uint32_t)(b[o] >> k->bf);
-            acc += row_dot(&trained, x, o, k->zx);
-            acc += row_dot(&frozen, x, o, k->zx);
-            *y++ = mg_wrap32(acc);
+        for (int32_t o = 0, lanes; o < k->o; o += lanes) {
+            uint32_t acc[4] = {0};
+            lanes = MG_LANES(o, k->o);
+            add_rows(acc, lanes, &trained, x, o, k->zx);
+            add_rows(acc, lanes, &frozen, x, o, k->zx);
+            for (int32_t j = o; j < o + lanes; j++)
+                *y++ = mg_add32(mg_wrap32(acc[j - o]), b[j] >> k->bf);
         }
     }
 }
@@ -55,8 +59,13 @@ static void put_plane(struct mg_error *error, size_t at, const struct mg_plane *
                       int32_t outputs)
 {
     const int32_t n = plane->channels;
-    for (int32_t c = 0; c < n; c++)
-        mg_error_put(error, at + (size_t)c, mg_wrap32(mg_dot_folded(plane->w + c * plane->step, n * plane->step, dy, fold, outputs)));
+    for (int32_t c = 0, lanes; c < n; c += lanes) {
+        uint32_t acc[4] = {0};
+        lanes = MG_LANES(c, n);
+        mg_fold_columns(acc, lanes, plane->w + c * plane->step, n * plane->step, plane->step, dy, fold, outputs);
+        for (int32_t j = 0; j < lanes; j++)
+            mg_error_put(error, at++, mg_wrap32(acc[j]));
+    }
 }
 
 void mg_linear_bwd_x_s8(const struct mg_ctx *ctx, const struct mg_step_linear_bwd_x_s8 *k)

@@ -8,9 +8,9 @@
 void mg_requant_fwd_s8(const struct mg_ctx *ctx, const struct mg_step_requant_fwd_s8 *k)
 {
     const int32_t *x = mg_at(ctx, k->x);
-    const mg_requant *rq = mg_at(ctx, k->rq);
+    const struct mg_output to = MG_OUTPUT(ctx, k);
     int8_t *y = mg_at(ctx, k->y);
     for (int32_t n = 0; n < k->n; n++)
         for (int32_t o = 0; o < k->o; o++)
-            *y++ = mg_output8(mg_requantize(*x++, rq[o].mult, rq[o].shift), k->zy, k->lo, k->hi);
+            *y++ = mg_output_of(&to, o, *x++);
 }
