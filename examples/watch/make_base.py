@@ -85,7 +85,7 @@ def architecture() -> tuple[LayerSpec, ...]:
 SPECS = architecture()
 TRAINED_WEIGHTS = (6, 8, 9)
 TRAINED_BIASES = (6, 7, 8, 9)
-"""What the demo trains on the device, as indices into SPECS: the head, the last two pointwise weights, the last four biases."""
+"""scheme.txt as indices into SPECS: the head, the last two pointwise weights, the last four biases."""
 
 
 # ---- float training -----------------------------------------------------------------------------------------------------
@@ -433,7 +433,7 @@ def main() -> None:
             "lr": LEARNING_RATE_ON_DEVICE,
             "schedule": "cosine",
             "skip": SKIP_ON_DEVICE,
-            "train": "head,bias:4,weights:conv_3,weights:conv_4",
+            "train": (HERE / "scheme.txt").read_text().strip(),
         },
         "cross_validation_mean": mean(folds),
         "cross_validation": folds,

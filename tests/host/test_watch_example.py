@@ -75,6 +75,7 @@ def test_the_committed_model_is_the_one_on_its_card() -> None:
     assert hashlib.sha256(content).hexdigest() == card["sha256"]
     assert len(content) == card["bytes"] <= 64 * 1024
     assert card["wearer"] == watch.NEW_WEARER
+    assert card["on_device"]["train"] == (WATCH / "scheme.txt").read_text().strip()
 
 
 def test_the_model_is_int8_throughout(graph: Graph) -> None:
