@@ -160,9 +160,10 @@ static uint32_t make_plan(const struct mg_ctx *ctx, uint8_t *plan)
 static void damage(uint8_t *plan, uint32_t bytes)
 {
     struct mg_header *h = (struct mg_header *)(void *)plan;
+    const uint32_t steps_end = h->const_offset;
     for (uint32_t k = dice(3); k > 0; k--) {
-        const uint32_t at = dice(8) ? 12 + dice(h->const_offset - 12) : dice(bytes);
-        plan[at] = dice(2) ? (uint8_t)(plan[at] ^ 1u << dice(8)) : (uint8_t)dice(256);
+        const uint32_t at = dice(8) ? 12 + dice(steps_end - 12) : dice(bytes);
+        plan[at] = (uint8_t)(dice(2) ? plan[at] ^ 1u << dice(8) : dice(256));
     }
     const uint32_t end = h->plan_bytes <= bytes && h->plan_bytes >= sizeof *h ? h->plan_bytes : bytes;
     h->plan_crc = mg_crc32(0, plan + 20, end - 20);
