@@ -11,7 +11,7 @@ OUT = demo-out
 demo: setup-demo
 	@$(PY) examples/watch/data.py --out $(OUT)
 	@.venv/bin/mcugrad train examples/watch/watch_base.tflite --data $(OUT)/new_wearer.npz --eval $(OUT)/held_out.npz \
-	  --board qemu-mps2-an386 --train $$(cat examples/watch/scheme.txt) --epochs 6 --lr 0.02 --seed 1 --check 16 --out $(OUT)/trained.tflite
+	  --board qemu-mps2-an386 --train $$(cat examples/watch/scheme.txt) --epochs 10 --lr 0.1 --seed 1 --check 16 --out $(OUT)/trained.tflite
 
 test: setup-test lint
 	@$(PY) -m pytest -m "not slow"

@@ -203,7 +203,7 @@ def test_a_tensor_added_to_itself_gets_twice_the_error() -> None:
 
 
 class _Errors:
-    """Remembers dy and dx of the last error step of each kind, at exponent 0."""
+    """Remembers dy and dx of the last error step of each kind; a sum keeps its exponent."""
 
     def __init__(self) -> None:
         self.pairs: dict[str, tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]] = {}
@@ -211,7 +211,7 @@ class _Errors:
     def __call__(self, index: int, kind: str, arrays: Mapping[str, npt.NDArray[np.generic]]) -> None:
         if "dx" in arrays:
             shift = int(np.asarray(arrays["ry"])["r"][0]) - int(np.asarray(arrays["rx"])["r"][0])
-            assert shift == 0
+            assert shift == 0 or kind != "add_bwd_x_s8"
             self.pairs[kind] = np.asarray(arrays["dy"], np.int64), np.asarray(arrays["dx"], np.int64)
 
 

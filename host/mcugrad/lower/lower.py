@@ -14,6 +14,7 @@ from mcugrad.autodiff.scheme import trained_channels
 from mcugrad.errors import ModelError
 from mcugrad.graph import Activation, Add, AvgPool, Conv2D, DwConv2D, Graph, Linear, Mean, Op, Softmax, Tensor
 from mcugrad.lower import quant
+from mcugrad.lower.exponents import initial_exponents
 from mcugrad.lower.program import Draft, Program, Segments, TrainedLayer, Value
 from mcugrad.lower.weights import (
     Layer,
@@ -31,6 +32,9 @@ from mcugrad.plan.opsdef import TYPES
 
 Facts = dict[str, float | Value | None]
 
+WORD = 4
+"""Alignment of every value: kernels may load int8 by the word."""
+
 ERROR_UNIT = 2.0**-20
 """What one unit of an accumulator is worth where an error is only spread or summed (SPEC.md section 3.5)."""
 
@@ -47,6 +51,7 @@ class Options:
 class _Lowering:
     train: TrainGraph
     options: Options
+    exponents: Mapping[int, int]
     tensors: dict[int, Value] = field(default_factory=dict)
     errors: dict[int, tuple[Value, Value]] = field(default_factory=dict)
     layers: dict[str, Facts] = field(default_factory=dict)
@@ -74,7 +79,7 @@ def lower(train: TrainGraph, options: Options | None = None) -> Program:
 
     Raises ModelError for an op that has no step kind.
     """
-    low = _Lowering(train, options or Options())
+    low = _Lowering(train, options or Options(), initial_exponents(train))
     graph = train.graph
     source, target = graph.tensors[graph.input], graph.tensors[graph.output]
     sample = _value("sample", Region.IO, "int8_t", source.size)
@@ -117,9 +122,7 @@ def _lower_training(low: _Lowering, head: Op, common: Facts) -> tuple[Segments, 
 
 def _value(name: str, region: Region, ctype: str, count: int = 1, data: bytes | None = None) -> Value:
     size, align = TYPES[ctype]
-    if region is Region.ARENA:
-        align = max(align, 4)
-    return Value(name, region, size * count, align, data)
+    return Value(name, region, size * count, max(align, WORD), data)
 
 
 def _const(name: str, ctype: str, data: bytes) -> Value:
@@ -312,7 +315,8 @@ def _error(low: _Lowering, number: int, tensor: Tensor) -> tuple[Value, Value]:
     """The int8 error tensor of that number and its exponent."""
     if number not in low.errors:
         data = _value(f"d({tensor.name})", Region.ARENA, "int8_t", tensor.size)
-        low.errors[number] = data, _value(f"exponent of d({tensor.name})", Region.STATE, "mg_exponent", data=bytes(4))
+        r = low.exponents[number] & 0xFF
+        low.errors[number] = data, _value(f"exponent of d({tensor.name})", Region.STATE, "mg_exponent", data=bytes((r, r, 0, 0)))
     return low.errors[number]
 
 

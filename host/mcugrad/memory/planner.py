@@ -51,8 +51,8 @@ def place(program: Program) -> Layout:
         placed, size = _place_in_line(_values(program, region))
         offsets |= placed
         sizes[region] = align_up(size, REGION_ALIGN)
-    peak = max(range(len(live)), key=lambda k: live[k])
-    return Layout(offsets, sizes, lifetimes, live[peak], peak)
+    peak = max(range(len(live)), key=lambda k: live[k], default=0)
+    return Layout(offsets, sizes, lifetimes, max(live, default=0), peak)
 
 
 def _values(program: Program, region: Region) -> list[Value]:

@@ -104,6 +104,8 @@ class StepKind:
             except struct.error:
                 raise PlanError(f"step {self.name}: {s.name} = {values[s.name]} does not fit {s.type}") from None
         for r in self.refs:
+            if not 0 <= values[r.name] < 1 << 32:
+                raise PlanError(f"step {self.name}: reference {r.name} = {values[r.name]} does not fit 32 bits")
             struct.pack_into("<I", record, r.offset, int(values[r.name]))
         return bytes(record)
 
