@@ -93,10 +93,12 @@ struct readers {
     struct mg_sources rows, cols;
 };
 
-// Adds what outputs o ... send to their inputs (M = 1) or their input.
+// Adds what outputs o ... send to their inputs (M = 1) or their input. fold is common to all taps of an output: it is taken last,
+// which is the same sum modulo 2^32.
 static void add_errors(uint32_t acc[4], const struct mg_step_dwconv2d_bwd_x_s8 *k, const struct lanes *lanes, const int8_t *dy,
                        const uint8_t *fold, const struct readers *from)
 {
+    uint32_t a0 = 0, a1 = 0, a2 = 0, a3 = 0;
     for (int32_t a = 0; a < from->rows.count; a++) {
         const int32_t r = from->rows.tap + a * from->rows.tap_pitch;
         const int32_t p = from->rows.out + a * from->rows.out_pitch;
@@ -105,10 +107,20 @@ static void add_errors(uint32_t acc[4], const struct mg_step_dwconv2d_bwd_x_s8 *
             const int32_t q = from->cols.out + b * from->cols.out_pitch;
             const int8_t *w = lanes->w + (r * k->s + s) * lanes->step;
             const int8_t *e = dy + (p * k->q + q) * k->o;
-            for (int32_t j = 0; j < lanes->count; j++, w += lanes->pitch)
-                acc[j] += (uint32_t)(*w * (e[j] * fold[j]));
+            a0 += (uint32_t)(w[0] * e[0]);
+            if (lanes->count == 1)
+                continue;
+            a1 += (uint32_t)(w[lanes->pitch] * e[1]);
+            a2 += (uint32_t)(w[2 * lanes->pitch] * e[2]);
+            a3 += (uint32_t)(w[3 * lanes->pitch] * e[3]);
         }
     }
+    acc[0] += a0 * fold[0];
+    if (lanes->count == 1)
+        return;
+    acc[1] += a1 * fold[1];
+    acc[2] += a2 * fold[2];
+    acc[3] += a3 * fold[3];
 }
 
 void mg_dwconv2d_bwd_x_s8(const struct mg_ctx *ctx, const struct mg_step_dwconv2d_bwd_x_s8 *k)

@@ -80,11 +80,13 @@ void mg_avgpool_bwd_x_s8(const struct mg_ctx *ctx, const struct mg_step_avgpool_
         const struct span rows = windows(h + k->pt, k->sh, k->r, k->p);
         for (int32_t w = 0; w < k->w; w++) {
             const struct span cols = windows(w + k->pl, k->sw, k->s, k->q);
+            const bool read = rows.first < rows.end && cols.first < cols.end;
+            const uint32_t first = read ? share(k, rows.first, cols.first) : 0;  // often the only window: no division a channel
             for (int32_t c = 0; c < k->c; c++) {
                 uint32_t acc = 0;
                 for (int32_t p = rows.first; p < rows.end; p++)
                     for (int32_t q = cols.first; q < cols.end; q++)
-                        acc += (uint32_t)dy[(p * k->q + q) * k->c + c] * share(k, p, q);
+                        acc += (uint32_t)dy[(p * k->q + q) * k->c + c] * (p == rows.first && q == cols.first ? first : share(k, p, q));
                 mg_error_put(&error, at++, mg_wrap32(acc));
             }
         }

@@ -13,15 +13,16 @@ struct mg_update {
     const mg_args *args;
     const float *unit;
     const float *rate;
-    int32_t r;    // exponent of dy
+    int32_t r;     // exponent of dy
     int16_t *q16;  // NULL: sr8
     int8_t *sr8;
     uint32_t key;
     struct mg_split factor;  // of the output channel that mg_update_channel has chosen
 };
 
-#define MG_UPDATE_COMMON(ctx, k) \
-    .args = mg_at((ctx), (k)->args), .unit = mg_at((ctx), (k)->unit), .rate = mg_at((ctx), (k)->rate), .r = mg_exponent_r((ctx), (k)->ry)
+#define MG_UPDATE_COMMON(ctx, k)                                                                              \
+    .args = mg_at((ctx), (k)->args), .unit = mg_at((ctx), (k)->unit), .rate = mg_at((ctx), (k)->rate),        \
+    .r = mg_exponent_r((ctx), (k)->ry)
 #define MG_UPDATE_Q16(ctx, k) {MG_UPDATE_COMMON(ctx, k), .q16 = mg_at((ctx), (k)->wt)}
 #define MG_UPDATE_SR8(ctx, k) \
     {MG_UPDATE_COMMON(ctx, k), .sr8 = mg_at((ctx), (k)->wt), .key = mg_draw_key(mg_at((ctx), (k)->rng), (k)->stream)}
