@@ -31,6 +31,7 @@ TYPES: Mapping[str, tuple[int, int]] = {
     "int8_t": (1, 1),
     "uint8_t": (1, 1),
     "int16_t": (2, 2),
+    "uint16_t": (2, 2),
     "int32_t": (4, 4),
     "float": (4, 4),
     "mg_requant": (8, 4),
@@ -139,7 +140,7 @@ def parse(text: str) -> dict[str, StepKind]:
         refs: list[Ref] = []
         needs: list[tuple[CodeType, str]] = []
         offset = 4
-        for macro, args in re.findall(r"(\w+)\(((?:[^()]|\([^()]*\))*)\)", body):
+        for macro, args in re.findall(r"(\w+)\(((?:[^()]|\((?:[^()]|\([^()]*\))*\))*)\)", body):
             if macro in SCALARS:
                 size = SCALARS[macro][1]
                 offset = -(-offset // size) * size
