@@ -269,7 +269,10 @@ class Op:
 
 @dataclass(frozen=True, slots=True)
 class Graph:
-    """A model. Ops are in execution order. ``inputs`` and ``outputs`` are in the order of the file."""
+    """A model. Ops are in execution order. ``inputs`` and ``outputs`` are in the order of the file.
+
+    ``rounding``: how outputs are requantized, 0 with TensorFlow Lite's two roundings, 1 with one (models from ONNX).
+    """
 
     name: str
     tensors: tuple[Tensor, ...]
@@ -278,6 +281,7 @@ class Graph:
     outputs: tuple[int, ...]
     model_hash: int = 0
     notes: tuple[str, ...] = field(default=())
+    rounding: int = 0
 
     @property
     def input(self) -> int:

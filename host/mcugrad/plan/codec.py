@@ -74,8 +74,8 @@ class Header:
     output_bytes: int
     classes: int
     rng: int
-    reserved0: int = 0
-    reserved1: int = 0
+    target: int
+    target_bytes: int
 
 
 _HEADER = struct.Struct("<IHH26I")
@@ -97,6 +97,8 @@ class Interface:
     output_bytes: int
     classes: int
     rng: int
+    target: int
+    target_bytes: int
     model_hash: int
 
 
@@ -157,6 +159,8 @@ def encode(interface: Interface, segments: Sequence[Sequence[bytes]], const: byt
         output_bytes=interface.output_bytes,
         classes=interface.classes,
         rng=interface.rng,
+        target=interface.target,
+        target_bytes=interface.target_bytes,
     )
     plan = bytearray(plan_bytes)
     _HEADER.pack_into(plan, 0, *(getattr(head, f.name) for f in fields(Header)))
