@@ -41,6 +41,16 @@ class AddParams:
 
 
 @dataclass(frozen=True, slots=True)
+class PreluParams:
+    """The scalars of prelu_fwd_s8: multiplier and shift of the positive and of the negative side."""
+
+    pm: int
+    psh: int
+    nm: int
+    nsh: int
+
+
+@dataclass(frozen=True, slots=True)
 class SoftmaxParams:
     """The scalars of softmax_fwd_s8."""
 
@@ -97,12 +107,34 @@ def linear_requant(in_scale: float, w_scales: Sequence[float], out_scale: float)
 
 
 def add_params(a_scale: float, b_scale: float, y_scale: float) -> AddParams:
-    """Multipliers of add_fwd_s8: both inputs are brought to 2 · max(a_scale, b_scale) / 2^20."""
+    """Multipliers of add_fwd_s8, for sums and differences: both inputs are brought to 2 · max(a_scale, b_scale) / 2^20."""
     twice_max = 2.0 * max(float(a_scale), float(b_scale))
     am, ash = quantize_multiplier(float(a_scale) / twice_max)
     bm, bsh = quantize_multiplier(float(b_scale) / twice_max)
     ym, ysh = quantize_multiplier(twice_max / ((1 << _ADD_SHIFT) * float(y_scale)))
     return AddParams(am, ash, bm, bsh, ym, ysh)
+
+
+def mul_params(a_scale: float, b_scale: float, y_scale: float) -> tuple[int, int]:
+    """(mult, shift) of mul_fwd_s8."""
+    return quantize_multiplier(float(a_scale) * float(b_scale) / float(y_scale))
+
+
+def prelu_params(x_scale: float, alpha_scale: float, y_scale: float) -> PreluParams:
+    """Multipliers of prelu_fwd_s8."""
+    pm, psh = quantize_multiplier(float(x_scale) / float(y_scale))
+    nm, nsh = quantize_multiplier(float(x_scale) * float(alpha_scale) / float(y_scale))
+    return PreluParams(pm, psh, nm, nsh)
+
+
+def resize_rows(size_in: int, size_out: int, *, align_corners: bool, half_pixel_centers: bool) -> npt.NDArray[np.uint16]:
+    """The input row (or column) that each output row of a nearest-neighbour resize reads, (size_out,). The arithmetic is float32."""
+    corners = align_corners and size_out > 1
+    scale = np.float32(size_in - 1) / np.float32(size_out - 1) if corners else np.float32(size_in) / np.float32(size_out)
+    offset = np.float32(0.5 if half_pixel_centers else 0)
+    at = (np.arange(size_out, dtype=np.float32) + offset) * scale
+    rows = np.floor(at.astype(np.float64) + 0.5) if align_corners else np.floor(at)
+    return np.clip(rows, 0, size_in - 1).astype(np.uint16)
 
 
 def softmax_params(beta: float, in_scale: float) -> SoftmaxParams:
