@@ -18,7 +18,7 @@ import numpy as np
 import numpy.typing as npt
 import tflite
 
-from mcugrad.graph.types import Activation, Quant
+from mcugrad.graph.types import Activation, Function, Quant, Unary
 
 Array = npt.NDArray[np.generic]
 Options = Callable[[flatbuffers.Builder], int]
@@ -26,6 +26,16 @@ Options = Callable[[flatbuffers.Builder], int]
 _TYPES = {"int8": 9, "int16": 7, "int32": 2, "float32": 0, "uint8": 3, "int64": 4, "bool": 6, "float16": 1}
 _PADDING = {"SAME": 0, "VALID": 1}
 _ACTIVATION = {Activation.NONE: 0, Activation.RELU: 1, Activation.RELU_N1_1: 2, Activation.RELU6: 3}
+_UNARY = {
+    Function.RELU: "RELU",
+    Function.RELU6: "RELU6",
+    Function.RELU_N1_1: "RELU_N1_TO_1",
+    Function.LEAKY_RELU: "LEAKY_RELU",
+    Function.LOGISTIC: "LOGISTIC",
+    Function.TANH: "TANH",
+    Function.HARD_SWISH: "HARD_SWISH",
+    Function.REQUANTIZE: "QUANTIZE",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,7 +126,7 @@ class ModelBuilder:
         padding: str = "VALID",
         activation: Activation = Activation.NONE,
     ) -> int:
-        """w (O,R,S,I) int8, one scale or O scales; bias (O,) int32 or None."""
+        """w (O,R,S,I) int8, one scale or O scales; bias (O,) int32 or None. x has I channels, or a multiple of I for groups."""
         _, h, width, _ = self.shape(x)
         o, r, s, _ = w.shape
         p, q = out_size(h, r, stride[0], dilation[0], padding), out_size(width, s, stride[1], dilation[1], padding)
@@ -189,6 +199,29 @@ class ModelBuilder:
         activation: Activation = Activation.NONE,
     ) -> int:
         """The output has the input's scale."""
+        return self._pool(tflite.BuiltinOperator.AVERAGE_POOL_2D, x, kernel, stride, padding, activation)
+
+    def mean(self, x: int, quant: Quant, *, keep_dims: bool = False) -> int:
+        """Mean over H and W."""
+        c = self.shape(x)[3]
+        axes = self._index((1, 2))
+        y = self._output((1, 1, 1, c) if keep_dims else (1, c), quant)
+        self.op(tflite.BuiltinOperator.MEAN, [x, axes], [y], options("ReducerOptions", KeepDims=keep_dims))
+        return y
+
+    def maxpool(
+        self,
+        x: int,
+        kernel: tuple[int, int],
+        *,
+        stride: tuple[int, int] = (1, 1),
+        padding: str = "VALID",
+        activation: Activation = Activation.NONE,
+    ) -> int:
+        """The output has the input's scale."""
+        return self._pool(tflite.BuiltinOperator.MAX_POOL_2D, x, kernel, stride, padding, activation)
+
+    def _pool(self, code: int, x: int, kernel: tuple[int, int], stride: tuple[int, int], padding: str, activation: Activation) -> int:
         _, h, w, c = self.shape(x)
         p, q = out_size(h, kernel[0], stride[0], 1, padding), out_size(w, kernel[1], stride[1], 1, padding)
         y = self._output((1, p, q, c), self.quant(x))
@@ -201,21 +234,121 @@ class ModelBuilder:
             FilterWidth=kernel[1],
             FusedActivationFunction=_ACTIVATION[activation],
         )
-        self.op(tflite.BuiltinOperator.AVERAGE_POOL_2D, [x], [y], written)
+        self.op(code, [x], [y], written)
         return y
 
-    def mean(self, x: int, quant: Quant, *, keep_dims: bool = False) -> int:
-        """Mean over H and W."""
-        c = self.shape(x)[3]
-        axes = self.tensor(f"axes{len(self._tensors)}", (2,), "int32", data=np.array([1, 2], np.int32))
-        y = self._output((1, 1, 1, c) if keep_dims else (1, c), quant)
-        self.op(tflite.BuiltinOperator.MEAN, [x, axes], [y], options("ReducerOptions", KeepDims=keep_dims))
+    def _binary(self, name: str, a: int, b: int, quant: Quant | None, written: tuple[int, Options]) -> int:
+        y = self._output(np.broadcast_shapes(self.shape(a), self.shape(b)), quant)
+        self.op(getattr(tflite.BuiltinOperator, name), [a, b], [y], written)
         return y
 
     def add(self, a: int, b: int, quant: Quant, *, activation: Activation = Activation.NONE) -> int:
-        y = self._output(self.shape(a), quant)
-        written = options("AddOptions", FusedActivationFunction=_ACTIVATION[activation])
-        self.op(tflite.BuiltinOperator.ADD, [a, b], [y], written)
+        """The shapes broadcast, here and in sub, mul, minimum and maximum; either operand may be a constant."""
+        return self._binary("ADD", a, b, quant, options("AddOptions", FusedActivationFunction=_ACTIVATION[activation]))
+
+    def sub(self, a: int, b: int, quant: Quant, *, activation: Activation = Activation.NONE) -> int:
+        return self._binary("SUB", a, b, quant, options("SubOptions", FusedActivationFunction=_ACTIVATION[activation]))
+
+    def mul(self, a: int, b: int, quant: Quant, *, activation: Activation = Activation.NONE) -> int:
+        return self._binary("MUL", a, b, quant, options("MulOptions", FusedActivationFunction=_ACTIVATION[activation]))
+
+    def minimum(self, a: int, b: int) -> int:
+        """The output has a's scale, as in maximum."""
+        return self._binary("MINIMUM", a, b, self.quant(a), options("MaximumMinimumOptions"))
+
+    def maximum(self, a: int, b: int) -> int:
+        return self._binary("MAXIMUM", a, b, self.quant(a), options("MaximumMinimumOptions"))
+
+    def unary(self, x: int, unary: Unary, quant: Quant) -> int:
+        y = self._output(self.shape(x), quant)
+        tables = {
+            Function.LEAKY_RELU: options("LeakyReluOptions", Alpha=unary.alpha),
+            Function.HARD_SWISH: options("HardSwishOptions"),
+            Function.REQUANTIZE: options("QuantizeOptions"),
+        }
+        self.op(getattr(tflite.BuiltinOperator, _UNARY[unary.function]), [x], [y], tables.get(unary.function))
+        return y
+
+    def prelu(self, x: int, alpha: Array, alpha_quant: Quant, quant: Quant) -> int:
+        """alpha (C,) or (1,1,C), int8."""
+        slope = self.tensor(f"alpha{len(self._tensors)}", alpha.shape, quant=alpha_quant, data=alpha.astype(np.int8))
+        y = self._output(self.shape(x), quant)
+        self.op(tflite.BuiltinOperator.PRELU, [x, slope], [y])
+        return y
+
+    def concat(self, inputs: Sequence[int], axis: int, *, activation: Activation = Activation.NONE) -> int:
+        """The output has the first input's scale."""
+        shape = list(self.shape(inputs[0]))
+        shape[axis] = sum(self.shape(x)[axis] for x in inputs)
+        y = self._output(shape, self.quant(inputs[0]))
+        written = options("ConcatenationOptions", Axis=axis, FusedActivationFunction=_ACTIVATION[activation])
+        self.op(tflite.BuiltinOperator.CONCATENATION, inputs, [y], written)
+        return y
+
+    def _index(self, values: Sequence[int] | Sequence[Sequence[int]]) -> int:
+        """A constant int32 tensor."""
+        data = np.array(values, np.int32)
+        return self.tensor(f"index{len(self._tensors)}", data.shape, "int32", data=data)
+
+    def transpose(self, x: int, perm: Sequence[int]) -> int:
+        index = self._index(perm)
+        y = self._output([self.shape(x)[k] for k in perm], self.quant(x))
+        self.op(tflite.BuiltinOperator.TRANSPOSE, [x, index], [y], options("TransposeOptions"))
+        return y
+
+    def slice(self, x: int, begin: Sequence[int], size: Sequence[int]) -> int:
+        """A size of -1 is the rest of a dimension."""
+        inputs = [x, self._index(begin), self._index(size)]
+        shape = [n - b if k == -1 else k for n, b, k in zip(self.shape(x), begin, size, strict=True)]
+        y = self._output(shape, self.quant(x))
+        self.op(tflite.BuiltinOperator.SLICE, inputs, [y], options("SliceOptions"))
+        return y
+
+    def strided_slice(
+        self,
+        x: int,
+        begin: Sequence[int],
+        end: Sequence[int],
+        step: Sequence[int],
+        *,
+        begin_mask: int = 0,
+        end_mask: int = 0,
+        shrink_mask: int = 0,
+    ) -> int:
+        """Bit k of a mask: begin[k] or end[k] is left out, or dimension k is one element and disappears."""
+        inputs = [x, self._index(begin), self._index(end), self._index(step)]
+        shape = []
+        for k, n in enumerate(self.shape(x)):
+            if shrink_mask >> k & 1:
+                continue
+            first = None if begin_mask >> k & 1 else begin[k]
+            last = None if end_mask >> k & 1 else end[k]
+            shape.append(len(range(*slice(first, last, step[k]).indices(n))))
+        y = self._output(shape, self.quant(x))
+        written = options("StridedSliceOptions", BeginMask=begin_mask, EndMask=end_mask, ShrinkAxisMask=shrink_mask)
+        self.op(tflite.BuiltinOperator.STRIDED_SLICE, inputs, [y], written)
+        return y
+
+    def split(self, x: int, axis: int, count: int) -> list[int]:
+        """``count`` equal parts."""
+        index, shape = self._index([axis]), list(self.shape(x))
+        shape[axis] //= count
+        parts = [self._output(shape, self.quant(x)) for _ in range(count)]
+        self.op(tflite.BuiltinOperator.SPLIT, [index, x], parts, options("SplitOptions", NumSplits=count))
+        return parts
+
+    def split_v(self, x: int, axis: int, sizes: Sequence[int]) -> list[int]:
+        inputs, shape = [x, self._index(sizes), self._index([axis])], self.shape(x)
+        parts = [self._output((*shape[:axis], n, *shape[axis + 1 :]), self.quant(x)) for n in sizes]
+        self.op(tflite.BuiltinOperator.SPLIT_V, inputs, parts, options("SplitVOptions", NumSplits=len(sizes)))
+        return parts
+
+    def resize_nearest(self, x: int, size: tuple[int, int], *, align_corners: bool = False, half_pixel_centers: bool = False) -> int:
+        n, _, _, c = self.shape(x)
+        index = self._index(size)
+        y = self._output((n, *size, c), self.quant(x))
+        written = options("ResizeNearestNeighborOptions", AlignCorners=align_corners, HalfPixelCenters=half_pixel_centers)
+        self.op(tflite.BuiltinOperator.RESIZE_NEAREST_NEIGHBOR, [x, index], [y], written)
         return y
 
     def softmax(self, x: int, *, beta: float = 1.0) -> int:
@@ -224,17 +357,23 @@ class ModelBuilder:
         return y
 
     def pad(self, x: int, pad: tuple[int, int, int, int]) -> int:
-        """``pad`` = (top, left, bottom, right)."""
-        n, h, w, c = self.shape(x)
+        """``pad`` = (top, left, bottom, right), with the zero point."""
         top, left, bottom, right = pad
-        amounts = np.array([[0, 0], [top, bottom], [left, right], [0, 0]], np.int32)
-        index = self.tensor(f"pads{len(self._tensors)}", (4, 2), "int32", data=amounts)
-        y = self._output((n, h + top + bottom, w + left + right, c), self.quant(x))
-        self.op(tflite.BuiltinOperator.PAD, [x, index], [y], options("PadOptions"))
+        return self.pad_any(x, ((0, 0), (top, bottom), (left, right), (0, 0)))
+
+    def pad_any(self, x: int, amounts: Sequence[tuple[int, int]], value: int | None = None) -> int:
+        """(before, after) of every dimension: PAD, or PADV2 where ``value``, a code of x, is given."""
+        inputs = [x, self._index(amounts)]
+        y = self._output([before + n + after for n, (before, after) in zip(self.shape(x), amounts, strict=True)], self.quant(x))
+        if value is None:
+            self.op(tflite.BuiltinOperator.PAD, inputs, [y], options("PadOptions"))
+            return y
+        fill = self.tensor(f"fill{len(self._tensors)}", (), quant=self.quant(x), data=np.array(value, np.int8))
+        self.op(tflite.BuiltinOperator.PADV2, [*inputs, fill], [y], options("PadV2Options"))
         return y
 
     def reshape(self, x: int, shape: Sequence[int]) -> int:
-        index = self.tensor(f"shape{len(self._tensors)}", (len(shape),), "int32", data=np.array(shape, np.int32))
+        index = self._index(shape)
         y = self._output(shape, self.quant(x))
         self.op(tflite.BuiltinOperator.RESHAPE, [x, index], [y], options("ReshapeOptions"))
         return y
