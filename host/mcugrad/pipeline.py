@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from mcugrad.autodiff import TrainGraph, differentiate, only_predict, parse_scheme
+from mcugrad.autodiff import Loss, TrainGraph, differentiate, only_predict, parse_scheme
 from mcugrad.graph import Graph
 from mcugrad.graph.edit import replace_head
 from mcugrad.graph.normalize import normalize
@@ -27,18 +27,25 @@ class Compiled:
     plan: bytes
 
 
-def compile_model(path: Path, scheme: str | None, classes: int | None = None, options: Options | None = None) -> Compiled:
-    """Compile a plan for a model file. ``classes`` asks for a fresh head of that many outputs; without a scheme the plan only predicts."""
+def compile_model(
+    path: Path, scheme: str | None, classes: int | None = None, options: Options | None = None, loss: Loss | None = None
+) -> Compiled:
+    """Compile a plan for a model file. ``classes`` asks for a fresh head of that many outputs; without a scheme the plan only predicts.
+
+    Without ``loss`` the end of the model says which.
+    """
     model = read_model(path)
     if classes is not None:
-        return compile_graph(replace_head(model, classes), scheme, options, fresh_head=True)
-    return compile_graph(model, scheme, options)
+        return compile_graph(replace_head(model, classes), scheme, options, loss, fresh_head=True)
+    return compile_graph(model, scheme, options, loss)
 
 
-def compile_graph(model: Graph, scheme: str | None, options: Options | None = None, *, fresh_head: bool = False) -> Compiled:
+def compile_graph(
+    model: Graph, scheme: str | None, options: Options | None = None, loss: Loss | None = None, *, fresh_head: bool = False
+) -> Compiled:
     """Compile a plan for a graph."""
     graph = normalize(model)
-    train = differentiate(graph, parse_scheme(scheme, graph)) if scheme is not None else only_predict(graph)
+    train = differentiate(graph, parse_scheme(scheme, graph), loss) if scheme is not None else only_predict(graph)
     program = lower(train, options)
     layout = place(program)
     return Compiled(model, fresh_head, train, program, layout, assemble(program, layout))

@@ -25,7 +25,7 @@ from mcugrad.training.run import evaluate
 def eval_(output: Output, model: Path, data: Path, checkpoint: Path | None, board: str) -> dict[str, Any]:
     """Run MODEL on a board over a data set and show its accuracy."""
     compiled, state = compile_for(model, checkpoint) if checkpoint else (compile_model(model, None), None)
-    classes = compiled.program.output.nbytes
+    classes = compiled.program.outputs[0].nbytes
     dataset = load_data(output, data, compiled.model, classes)
     with open_board(board) as (_, transport):
         session = Session(transport)

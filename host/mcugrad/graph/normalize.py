@@ -7,62 +7,67 @@ from dataclasses import replace
 from mcugrad.errors import ModelError
 from mcugrad.graph.types import Conv2D, Dequantize, DwConv2D, Graph, Op, OpKind, Pad, Quantize, Reshape
 
+Border = tuple[int, int, int, int]
+
 
 def normalize(graph: Graph) -> Graph:
-    """The same function of int8 input to int8 output, without Reshape, Pad, Quantize and Dequantize.
+    """The same function of int8 inputs to int8 outputs, without Reshape, Quantize, Dequantize and the Pads that a convolution can do.
 
-    Raises ModelError for a Pad that no convolution can take in, or a Quantize or Dequantize that is not at the border.
+    Raises ModelError for a Quantize or Dequantize that is not at the border.
     """
-    alias = dict(enumerate(range(len(graph.tensors))))
-    shapes = {i: t.shape for i, t in enumerate(graph.tensors)}
-    pads: dict[int, tuple[int, int, int, int]] = {}
-    consumers = _consumers(graph)
+    alias = list(range(len(graph.tensors)))
+    shapes = [t.shape for t in graph.tensors]
+    pads: dict[int, Border] = {}
+    inputs = {i: i for i in graph.inputs}
     ops: list[Op] = []
     for op in graph.ops:
-        x = op.inputs[0]
-        if isinstance(op.kind, Reshape):
-            alias[op.outputs[0]] = alias[x]
-        elif isinstance(op.kind, Quantize):
-            if x != graph.input:
-                raise ModelError(f"op {op.name} quantizes in the middle of the graph", "only a QUANTIZE of the model's input is supported")
+        x, y = op.inputs[0], op.outputs[0]
+        border = _foldable(graph, op)
+        if isinstance(op.kind, Quantize):
+            _require_border(op, x in graph.inputs, "QUANTIZE", "input")
+            inputs[x] = y
         elif isinstance(op.kind, Dequantize):
-            if op.outputs[0] != graph.output:
-                raise ModelError(
-                    f"op {op.name} dequantizes in the middle of the graph", "only a DEQUANTIZE of the model's output is supported"
-                )
-            alias[op.outputs[0]] = alias[x]
-        elif isinstance(op.kind, Pad):
-            _check_pad(graph, op, consumers[op.outputs[0]])
-            alias[op.outputs[0]] = alias[x]
-            shapes[op.outputs[0]] = shapes[x]
-            pads[op.outputs[0]] = op.kind.pad
+            _require_border(op, y in graph.outputs, "DEQUANTIZE", "output")
+            alias[y] = alias[x]
+        elif isinstance(op.kind, Reshape):
+            alias[y] = alias[x]
+        elif border is not None:
+            alias[y], shapes[y], pads[y] = alias[x], shapes[x], border
         else:
-            reads = op.reads if shapes[x] == graph.tensors[alias[x]].shape else shapes[x]
-            ops.append(replace(op, kind=_padded(op, pads), inputs=tuple(alias[i] for i in op.inputs), reads=reads))
-    source = graph.input
-    for op in graph.ops:
-        if isinstance(op.kind, Quantize) and op.inputs[0] == graph.input:
-            source = op.outputs[0]
-    return replace(graph, ops=tuple(ops), input=source, output=alias[graph.output])
+            ops.append(_renamed(graph, op, alias, shapes, pads))
+    sources = tuple(inputs[i] for i in graph.inputs)
+    return replace(graph, ops=tuple(ops), inputs=sources, outputs=tuple(alias[i] for i in graph.outputs))
 
 
-def _consumers(graph: Graph) -> dict[int, list[Op]]:
-    found: dict[int, list[Op]] = {i: [] for i in range(len(graph.tensors))}
-    for op in graph.ops:
-        for i in op.inputs:
-            found[i].append(op)
-    return found
+def _require_border(op: Op, at_border: bool, name: str, side: str) -> None:
+    if not at_border:
+        raise ModelError(
+            f"op {op.name} is a {name} with a float tensor inside the graph", f"only a {name} of the model's {side} is supported"
+        )
 
 
-def _check_pad(graph: Graph, op: Op, consumers: list[Op]) -> None:
-    for user in consumers:
-        if not isinstance(user.kind, Conv2D | DwConv2D):
-            raise ModelError(f"op {op.name} pads the input of {user.name}", "only a PAD in front of a convolution is supported")
-    if op.outputs[0] == graph.output:
-        raise ModelError(f"op {op.name} pads the output of the model", "remove it")
+def _renamed(graph: Graph, op: Op, alias: list[int], shapes: list[tuple[int, ...]], pads: dict[int, Border]) -> Op:
+    """The op on what its inputs are aliases of, in the shape in which it reads each."""
+    earlier = op.reads or (None,) * len(op.inputs)
+    reads = tuple(r if shapes[i] == graph.tensors[alias[i]].shape else shapes[i] for i, r in zip(op.inputs, earlier, strict=True))
+    inputs = tuple(alias[i] for i in op.inputs)
+    return replace(op, kind=_padded(op, pads), inputs=inputs, reads=reads if any(reads) else ())
 
 
-def _padded(op: Op, pads: dict[int, tuple[int, int, int, int]]) -> OpKind:
+def _foldable(graph: Graph, op: Op) -> Border | None:
+    """(top, left, bottom, right) where ``op`` is a Pad of H and W with zeros that only convolutions read."""
+    if not isinstance(op.kind, Pad) or op.outputs[0] in graph.outputs or len(op.kind.before) != 4:
+        return None
+    readers = [user for user in graph.ops if op.outputs[0] in user.inputs]
+    quant = graph.tensors[op.inputs[0]].quant
+    (n0, top, left, c0), (n1, bottom, right, c1) = op.kind.before, op.kind.after
+    fits = all(isinstance(u.kind, Conv2D | DwConv2D) and u.inputs[0] == op.outputs[0] for u in readers)
+    if not fits or any((n0, n1, c0, c1)) or quant is None or op.kind.value != quant.zero_point:
+        return None
+    return top, left, bottom, right
+
+
+def _padded(op: Op, pads: dict[int, Border]) -> OpKind:
     """The kind of ``op`` with the Pad before it taken in."""
     if op.inputs[0] not in pads or not isinstance(op.kind, Conv2D | DwConv2D):
         return op.kind

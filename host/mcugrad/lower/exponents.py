@@ -11,10 +11,13 @@ import math
 import numpy as np
 
 from mcugrad.autodiff.differentiate import LOSS_ERROR, MakeError, TrainGraph
-from mcugrad.graph import AvgPool, Conv2D, DwConv2D, Mean, Op
+from mcugrad.graph import Add, AvgPool, Conv2D, DwConv2D, Graph, Linear, Mean, Mul, Op, ResizeNearest, Sub
 from mcugrad.lower.weights import Layer, read_layer
 
 LOWEST, HIGHEST = -16, 15
+
+TYPICAL = 32
+"""Distance of a typical int8 code from its zero point."""
 
 HEADROOM = 2
 """Start this much below the estimate: the rule climbs by one at each saturated sample, and falls by one in 16."""
@@ -24,27 +27,38 @@ def initial_exponents(train: TrainGraph) -> dict[int, int]:
     """Number of an error tensor -> its first exponent.
 
     The loss hands out errors with a maximum of 127 units. A layer scales the size by the root of the sum of its squared weights
-    per input, each weight at least one unit of the last place (a fresh head is zero only once); a pool divides by its positions.
+    per input, each weight at least one unit of the last place (a fresh head is zero only once); a pool divides by its positions; a sum
+    over n values grows by the root of n.
     """
     size = {LOSS_ERROR: 0.0}
     for step in train.backward:
         if isinstance(step, MakeError):
-            grown = size[step.dy] + (_growth(train, step.op) if step.op is not None else 0.0)
+            grown = size[step.dy] + (_growth(train.graph, step.op, step.k) if step.op is not None else 0.0)
             size[step.out] = grown if step.skip is None else max(grown, size[step.skip])
     return {number: min(max(math.floor(log2 - HEADROOM), LOWEST), HIGHEST) for number, log2 in size.items()}
 
 
-def _growth(train: TrainGraph, op: Op) -> float:
-    """log2 of the size of the error at the op's input over that at its output."""
+def _growth(graph: Graph, op: Op, k: int) -> float:
+    """log2 of the size of the error at input ``k`` of an op over that at its output."""
     kind = op.kind
-    if isinstance(kind, AvgPool):
-        return -math.log2(kind.stride[0] * kind.stride[1])
-    if isinstance(kind, Mean):
-        h, w, _ = train.graph.first_input(op).shape[-3:]
-        return -math.log2(h * w)
-    layer = read_layer(train.graph, op)
-    skipped = kind.stride[0] * kind.stride[1] if isinstance(kind, Conv2D | DwConv2D) else 1
-    return 0.5 * math.log2(_squares_per_input(layer) / skipped)
+    spread = graph.tensors[op.outputs[0]].size / graph.read(op, k).size
+    match kind:
+        case AvgPool():
+            return -math.log2(kind.stride[0] * kind.stride[1])
+        case Mean():
+            h, w, _ = graph.read(op).shape[-3:]
+            return -math.log2(h * w)
+        case Add() | Sub() | ResizeNearest():
+            return 0.5 * math.log2(max(spread, 1.0))
+        case Mul():
+            quant = graph.read(op, 1 - k).quant
+            assert quant is not None
+            return math.log2(quant.scale[0] * TYPICAL) + 0.5 * math.log2(max(spread, 1.0))
+        case Conv2D() | DwConv2D() | Linear():
+            skipped = kind.stride[0] * kind.stride[1] if isinstance(kind, Conv2D | DwConv2D) else 1
+            return 0.5 * math.log2(_squares_per_input(read_layer(graph, op)) / skipped)
+        case _:
+            return 0.0
 
 
 def _squares_per_input(layer: Layer) -> float:

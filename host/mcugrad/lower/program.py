@@ -61,15 +61,17 @@ class Program:
 
     ``step_macs``: multiply-accumulates of every step.
 
-    ``tensors``: graph tensor -> its value. ``logits``: the head's int32 accumulators, None where the plan only
-    predicts.
+    ``samples`` and ``outputs``: the graph's inputs and outputs, one behind the other in IO. ``target``: what a regression loss compares
+    with. ``tensors``: graph tensor -> its value. ``logits``: the head's int32 accumulators, None where the loss does not read them.
+    ``step_macs``: multiply-accumulates of every step.
     """
 
     segments: Segments
-    sample: Value
+    samples: tuple[Value, ...]
+    target: Value | None
     args: Value
     result: Value
-    output: Value
+    outputs: tuple[Value, ...]
     rng: Value
     classes: int
     model_hash: int

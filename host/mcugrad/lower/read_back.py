@@ -17,6 +17,8 @@ from mcugrad.plan import Region
 def apply_state(graph: Graph, program: Program, layout: Layout, state: bytes) -> Graph:
     """The graph with the trained values of a STATE in place. ``graph`` may be the model or its normalized form.
 
+    Dead channels, which lowering may have folded, keep what the model has.
+
     Raises PlanError where STATE has another size than the plan's.
     """
     if len(state) != layout.sizes[Region.STATE]:
@@ -29,13 +31,18 @@ def _layer_values(
 ) -> tuple[npt.NDArray[np.int8], npt.NDArray[np.int32] | None]:
     op = graph.layers[trained.layer]
     layer = read_layer(graph, op)
-    w = layer.w.copy()
+    w, alive = layer.w.copy(), ~layer.dead
     if trained.weights is not None:
         part = w[: trained.channels] if layer.depthwise else w[..., : trained.channels]
-        part[...] = trained_values(_bytes(trained.weights, layout, state), trained.ws).reshape(part.shape)
+        values = trained_values(_bytes(trained.weights, layout, state), trained.ws).reshape(part.shape)
+        keep = alive[: len(part)]
+        part[keep] = values[keep]
+    bias = None
+    if trained.bias is not None:
+        values_b = bias_values(_bytes(trained.bias, layout, state), trained.bf)
+        bias = np.where(alive, values_b, layer.b).astype(np.int32)
     if isinstance(op.kind, DwConv2D):
         w = w[..., 0].transpose(1, 2, 0)[None]
-    bias = None if trained.bias is None else bias_values(_bytes(trained.bias, layout, state), trained.bf)
     return w.reshape(graph.tensors[op.inputs[1]].shape), bias
 
 

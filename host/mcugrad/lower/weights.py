@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
 
 from mcugrad.graph import Conv2D, DwConv2D, Graph, Op
+from mcugrad.lower.quant import Requants
+from mcugrad.ref import fixed
 
 FROZEN_SCALE = 1e-5
 """Channels whose weight scale is below this are not trained: their rate, s_x / s_W², would explode (dead channels of pruned models)."""
@@ -24,7 +26,7 @@ class Layer:
     """One layer as the kernels see it.
 
     w int8 (O, R, S, I), depthwise (O, R, S, 1), linear (O, 1, 1, I); b int64 (O,); w_scale float64 (O,). ``multiplier``: output channels
-    for each input channel of a depthwise layer, else 1.
+    for each input channel of a depthwise layer, else 1. ``groups``: of a convolution.
     """
 
     w: npt.NDArray[np.int8]
@@ -33,6 +35,7 @@ class Layer:
     x_scale: float
     depthwise: bool
     multiplier: int = 1
+    groups: int = 1
 
     @property
     def dead(self) -> npt.NDArray[np.bool_]:
@@ -56,7 +59,36 @@ def read_layer(graph: Graph, op: Op) -> Layer:
         b = np.asarray(data, np.int64)
     scale = np.broadcast_to(np.asarray(weights.quant.scale, np.float64), (outputs,)).copy()
     multiplier = op.kind.multiplier if isinstance(op.kind, DwConv2D) else 1
-    return Layer(np.ascontiguousarray(w), b, scale, float(x.quant.scale[0]), isinstance(op.kind, DwConv2D), multiplier)
+    groups = op.kind.groups if isinstance(op.kind, Conv2D) else 1
+    return Layer(np.ascontiguousarray(w), b, scale, float(x.quant.scale[0]), isinstance(op.kind, DwConv2D), multiplier, groups)
+
+
+def fold_constant_channels(
+    layer: Layer, requants: Requants, rounding: int, zeros: tuple[int, int], clamp: tuple[int, int]
+) -> tuple[Layer, Requants]:
+    """Dead channels whose output is one constant c, whatever the input: weights 0, bias c - zero point, multiplier 1.
+
+    Pruned models have channels with a weight scale of about 4e-9 and biases of ±2^31; folded, nothing overflows and the other biases
+    of the layer keep their fraction bits. A channel whose output does depend on the input stays as it is.
+    ``zeros``: zero points of x and y.
+    """
+    ends = np.stack([layer.w.astype(np.int64) * (q - zeros[0]) for q in (-128, 0, 127)])
+    low = layer.b + np.minimum(ends.min(axis=0), 0).sum(axis=(1, 2, 3))
+    high = layer.b + np.maximum(ends.max(axis=0), 0).sum(axis=(1, 2, 3))
+    w, b, records = layer.w.copy(), layer.b.copy(), requants.copy()
+    for o in np.flatnonzero(layer.dead):
+        if low[o] < -(2**31) or high[o] >= 2**31:
+            continue
+        bottom, top = (_output(int(acc), records[o], rounding, zeros[1], clamp) for acc in (low[o], high[o]))
+        if bottom == top:
+            w[o], b[o], records[o] = 0, bottom - zeros[1], (2**30, 1)
+    return replace(layer, w=w, b=b), records
+
+
+def _output(acc: int, requant: np.void, rounding: int, y_zero: int, clamp: tuple[int, int]) -> int:
+    """The int8 output of an accumulator, as conv2d_fwd_s8 computes it; monotone in ``acc``."""
+    v = y_zero + int(fixed.requant(np.array([acc]), int(requant["mult"]), int(requant["shift"]), rounding)[0])
+    return max(min(v, clamp[1]), clamp[0])
 
 
 def split_weights(layer: Layer, channels: int) -> tuple[npt.NDArray[np.int8], npt.NDArray[np.int8]]:
@@ -106,6 +138,11 @@ def _rate(layer: Layer, rate: npt.NDArray[np.float64]) -> npt.NDArray[np.float32
     return np.where(layer.dead, 0.0, rate).astype(np.float32)
 
 
+def _per_group(per_output: npt.NDArray[np.float64], groups: int) -> npt.NDArray[np.float64]:
+    """(O, I) -> sums over the outputs of each group, (groups, I)."""
+    return np.asarray(per_output.reshape(groups, -1, per_output.shape[1]).sum(axis=1))
+
+
 def fold(layer: Layer, channels: int) -> tuple[npt.NDArray[np.uint8], float]:
     """Fold the weight scales into the error: (m, unit) with m[o] = round(2^f · s_W[o] / max s_W) and unit = max s_W / 2^f.
 
@@ -121,7 +158,7 @@ def fold(layer: Layer, channels: int) -> tuple[npt.NDArray[np.uint8], float]:
         m = np.floor(2.0**bits * layer.w_scale / largest + 0.5)
         weighted = magnitude * m[:, None, None, None]
         per_output = weighted.sum(axis=(1, 2))
-        per_input = per_output.reshape(-1, layer.multiplier).sum(axis=1) if layer.depthwise else per_output.sum(axis=0)
+        per_input = per_output.reshape(-1, layer.multiplier).sum(axis=1) if layer.depthwise else _per_group(per_output, layer.groups)
         if per_input.max() * 127 < ACC_LIMIT:
             break
     return m.astype(np.uint8), largest / 2.0**bits

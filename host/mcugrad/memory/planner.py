@@ -56,10 +56,10 @@ def place(program: Program) -> Layout:
 
 
 def _values(program: Program, region: Region) -> list[Value]:
-    """All values of a region in the order of first use, rng first and the ones that no step names last."""
-    named = [v for step in program.steps for v in step.refs.values() if v is not None]
-    named = [program.rng, *named, program.sample, program.args, program.result, program.output]
-    return [v for v in dict.fromkeys(named) if v.region is region]
+    """All values of a region: rng, samples and outputs first, each in a row, then in the order of first use."""
+    named = [v for step in program.steps for v in step.refs.values()]
+    first = [program.rng, *program.samples, program.target, program.args, program.result, *program.outputs]
+    return [v for v in dict.fromkeys([*first, *named]) if v is not None and v.region is region]
 
 
 def arena_lifetimes(program: Program) -> dict[Value, Lifetime]:

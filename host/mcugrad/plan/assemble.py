@@ -14,17 +14,24 @@ def assemble(program: Program, layout: Layout) -> bytes:
         arena_bytes=layout.sizes[Region.ARENA],
         state_bytes=layout.sizes[Region.STATE],
         io_bytes=layout.sizes[Region.IO],
-        sample=_ref(program.sample, layout),
-        sample_bytes=program.sample.nbytes,
+        sample=_ref(program.samples[0], layout),
+        sample_bytes=_span(program.samples, layout),
         args=_ref(program.args, layout),
         result=_ref(program.result, layout),
-        output=_ref(program.output, layout),
-        output_bytes=program.output.nbytes,
+        output=_ref(program.outputs[0], layout),
+        output_bytes=_span(program.outputs, layout),
         classes=program.classes,
         rng=_ref(program.rng, layout),
+        target=0 if program.target is None else _ref(program.target, layout),
+        target_bytes=0 if program.target is None else program.target.nbytes,
         model_hash=program.model_hash,
     )
     return encode(interface, segments, _image(layout, Region.CONST), _image(layout, Region.STATE))
+
+
+def _span(values: tuple[Value, ...], layout: Layout) -> int:
+    """Bytes from the first to the last of values that stand in a row."""
+    return layout.offsets[values[-1]] + values[-1].nbytes - layout.offsets[values[0]]
 
 
 def _ref(value: Value, layout: Layout) -> int:

@@ -15,7 +15,7 @@ from mcugrad.lower.program import Value
 from mcugrad.lower.read_back import apply_state
 from mcugrad.lower.weights import read_layer
 from mcugrad.pipeline import Compiled
-from mcugrad.proof.tape import Gradients, float_gradients, softmax_error
+from mcugrad.proof.tape import Gradients, float_gradients, loss_error
 from mcugrad.ref.run import Machine
 
 MIN_MEDIAN = 0.99
@@ -26,7 +26,8 @@ MAX_RELATIVE_ERROR = 0.15
 """The bound on the median relative error: sqrt(2 - 2 · MIN_MEDIAN), rounded up. A wrong scale leaves the cosine alone, and shows here."""
 
 Samples = npt.NDArray[np.int8]
-Labels = npt.NDArray[np.int64]
+Truths = npt.NDArray[np.int64] | npt.NDArray[np.int8]
+"""Labels (N,), or int8 targets (N, …) of a regression."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +82,7 @@ def _exponent(record: npt.NDArray[np.generic]) -> int:
     return int(np.clip(np.frombuffer(record.tobytes(), np.int8)[0], -16, 15))
 
 
-def gradient_quality(compiled: Compiled, state: bytes, x: Samples, y: Labels, lr: float) -> tuple[Quality, ...]:
+def gradient_quality(compiled: Compiled, state: bytes, x: Samples, y: Truths, lr: float) -> tuple[Quality, ...]:
     """Train the reference from ``state`` on x (N, …) and y (N,), and compare each sample's gradients with float ones.
 
     The exponents in ``state`` should have settled: they move by one in 16 samples. Channels that are frozen, and samples whose float
@@ -94,9 +95,13 @@ def gradient_quality(compiled: Compiled, state: bytes, x: Samples, y: Labels, lr
         before = machine.state
         capture = _Capture(compiled)
         machine.observe = capture
-        machine.train(x[k], int(y[k]), lr, 0.0)
+        truth = int(y[k]) if y.ndim == 1 else np.asarray(y[k], np.int8)
+        if isinstance(truth, int):
+            machine.train(x[k], truth, lr, 0.0)
+        else:
+            machine.train(x[k], 0, lr, 0.0, target=truth)
         if capture.gradients:
-            for key, pair in _compare(compiled, before, capture, int(y[k])).items():
+            for key, pair in _compare(compiled, before, capture, truth).items():
                 cosines.setdefault(key, []).append(pair)
     return tuple(_quality(layer, what, cosines.get((layer, what), [])) for layer, what in _trained(compiled))
 
@@ -109,11 +114,22 @@ def _trained(compiled: Compiled) -> list[tuple[str, str]]:
     return found
 
 
-def _compare(compiled: Compiled, state: bytes, capture: _Capture, label: int) -> dict[tuple[str, str], tuple[float, float]]:
+def _loss_input(compiled: Compiled, capture: _Capture) -> npt.NDArray[np.float64]:
+    """What the loss read, in real units."""
+    graph, head = compiled.train.graph, compiled.train.head
+    if head is not None and capture.logits is not None:
+        layer = read_layer(graph, head)
+        return np.asarray(capture.logits * layer.x_scale * layer.w_scale)
+    quant = graph.tensors[graph.output].quant
+    assert quant is not None
+    return np.asarray(quant.scale[0] * (capture.activations[graph.output].astype(np.float64) - quant.zero_point))
+
+
+def _compare(
+    compiled: Compiled, state: bytes, capture: _Capture, truth: int | npt.NDArray[np.int8]
+) -> dict[tuple[str, str], tuple[float, float]]:
     graph = apply_state(compiled.train.graph, compiled.program, compiled.layout, state)
-    assert capture.logits is not None and compiled.train.head is not None
-    head = read_layer(graph, compiled.train.head)
-    error = softmax_error(capture.logits * head.x_scale * head.w_scale, label)
+    error = loss_error(compiled.train, _loss_input(compiled, capture), truth)
     reference = float_gradients(replace(compiled.train, graph=graph), capture.activations, error)
     pairs = {}
     for t in compiled.program.trained:
