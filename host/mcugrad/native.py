@@ -17,7 +17,7 @@ from mcugrad.errors import McugradError, PlanError, UnavailableError
 from mcugrad.paths import root
 from mcugrad.plan.codec import decode
 from mcugrad.ref.memory import Memory
-from mcugrad.ref.run import Result, Sample, checked_label, checked_sample
+from mcugrad.ref.run import Result, Sample, checked_label, checked_sample, checked_target
 
 _TARGET = "mcugrad_host"
 _ALIGN = 16
@@ -84,6 +84,7 @@ def library() -> c.CDLL:
     lib.mg_reset.argtypes, lib.mg_reset.restype = (context,), None
     lib.mg_sample.argtypes, lib.mg_sample.restype = (context,), c.c_void_p
     lib.mg_output.argtypes, lib.mg_output.restype = (context,), c.c_void_p
+    lib.mg_target.argtypes, lib.mg_target.restype = (context,), c.c_void_p
     lib.mg_predict.argtypes, lib.mg_predict.restype = (context,), None
     lib.mg_train.argtypes = (context, c.c_uint16, c.c_float, c.c_float, result)
     lib.mg_state.argtypes, lib.mg_state.restype = (context, c.POINTER(c.c_size_t)), c.c_void_p
@@ -136,6 +137,7 @@ class NativeMachine:
         address = self._lib.mg_state(self._net, c.byref(size))
         self._state = _bytes_at(address, size.value)
         self._sample = _bytes_at(self._lib.mg_sample(self._net), self.plan.header.sample_bytes).view(np.int8)
+        self._target = _bytes_at(self._lib.mg_target(self._net), self.plan.header.target_bytes).view(np.int8)
         self._output = _bytes_at(self._lib.mg_output(self._net), self.plan.header.output_bytes).view(np.int8)
 
     @property
@@ -165,10 +167,12 @@ class NativeMachine:
         out: npt.NDArray[np.int8] = self._output.copy()
         return out
 
-    def train(self, sample: Sample, label: int, lr: float, skip: float = 0.1) -> Result:
-        """One training step. A sample whose largest |dL/dlogit| is below ``skip`` changes nothing."""
+    def train(self, sample: Sample, label: int, lr: float, skip: float = 0.1, target: Sample | None = None) -> Result:
+        """One training step, as ref.Machine.train."""
         checked_label(self.plan, label, lr, skip)
+        wanted = checked_target(self.plan, target)
         self._prepare(sample)
+        self._target[:] = wanted
         code = self._lib.mg_train(self._net, label, lr, skip, c.byref(self._result))
         if code:
             raise PlanError(f"mg_train refuses label {label}, lr {lr}, skip {skip}: error {code}")

@@ -31,7 +31,7 @@ def dwconv2d_fwd_s8(k: Scalars, a: Arrays) -> None:
     for r, s, outputs, inputs in taps(k):
         acc[outputs] += x[inputs] * w[:, r, s]
     total = wrap32(wrap32(acc) + bias(a["b"], k["bf"]))
-    y = clamp(k["zy"] + requant(total, a["rq"]["mult"], a["rq"]["shift"]), k["lo"], k["hi"])
+    y = clamp(k["zy"] + requant(total, a["rq"]["mult"], a["rq"]["shift"], k["rounding"]), k["lo"], k["hi"])
     a["y"][:] = y.reshape(-1)
 
 

@@ -59,9 +59,11 @@ def rdivpot(x: npt.ArrayLike, n: npt.ArrayLike) -> Ints:
     return (value >> power) + ((value & mask) > threshold)
 
 
-def requant(acc: npt.ArrayLike, mult: npt.ArrayLike, shift: npt.ArrayLike) -> Ints:
-    """acc · mult · 2^(shift-31) with TensorFlow Lite's two roundings. ``mult`` and ``shift`` broadcast over ``acc``."""
+def requant(acc: npt.ArrayLike, mult: npt.ArrayLike, shift: npt.ArrayLike, rounding: int = 0) -> Ints:
+    """acc · mult · 2^(shift-31), ``mult`` and ``shift`` broadcast over ``acc``. Rounding 0: TensorFlow Lite's two; 1: one, half up."""
     power = i64(shift)
+    if rounding == 1:
+        return scale(acc, mult, 31 - power)
     return rdivpot(srdhm(wrap32(i64(acc) << np.maximum(power, 0)), mult), np.maximum(-power, 0))
 
 

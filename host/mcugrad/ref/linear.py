@@ -30,7 +30,7 @@ def _accumulate(k: Scalars, a: Arrays) -> Ints:
 
 
 def linear_fwd_s8(k: Scalars, a: Arrays) -> None:
-    y = clamp(k["zy"] + requant(_accumulate(k, a), a["rq"]["mult"], a["rq"]["shift"]), k["lo"], k["hi"])
+    y = clamp(k["zy"] + requant(_accumulate(k, a), a["rq"]["mult"], a["rq"]["shift"], k["rounding"]), k["lo"], k["hi"])
     a["y"][:] = y.reshape(-1)
 
 
@@ -40,7 +40,7 @@ def linear_fwd_s32(k: Scalars, a: Arrays) -> None:
 
 def requant_fwd_s8(k: Scalars, a: Arrays) -> None:
     x = i64(a["x"]).reshape(k["n"], k["o"])
-    y = clamp(k["zy"] + requant(x, a["rq"]["mult"], a["rq"]["shift"]), k["lo"], k["hi"])
+    y = clamp(k["zy"] + requant(x, a["rq"]["mult"], a["rq"]["shift"], k["rounding"]), k["lo"], k["hi"])
     a["y"][:] = y.reshape(-1)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -16,6 +17,7 @@ DTYPES: Mapping[str, np.dtype[np.generic]] = {
     "int8_t": np.dtype("<i1"),
     "uint8_t": np.dtype("<u1"),
     "int16_t": np.dtype("<i2"),
+    "uint16_t": np.dtype("<u2"),
     "int32_t": np.dtype("<i4"),
     "float": np.dtype("<f4"),
     "mg_requant": np.dtype([("mult", "<i4"), ("shift", "<i4")]),
@@ -27,7 +29,8 @@ DTYPES: Mapping[str, np.dtype[np.generic]] = {
 """Element types of ops.def as NumPy sees them."""
 
 Memory = npt.NDArray[np.uint8]
-Scalars = Mapping[str, int]
+Scalars = Mapping[str, Any]
+"""The scalars of a record: int, and for an F32 a float that a float32 holds exactly."""
 Arrays = Mapping[str, Array]
 Kernel = Callable[[Scalars, Arrays], Array | None]
 """A kernel reads scalars and arrays, writes the OUT and UPD arrays in place, and returns the int32 gradient if it makes one."""
@@ -43,7 +46,7 @@ def bind(kind: StepKind, values: Mapping[str, float], regions: Sequence[Memory])
 
     ``regions`` are those of codec.Region, in order. Raises PlanError where a reference leaves its region.
     """
-    scalars = {s.name: int(values[s.name]) for s in kind.scalars}
+    scalars = {s.name: float(values[s.name]) if s.type == "F32" else int(values[s.name]) for s in kind.scalars}
     arrays: dict[str, Array] = {}
     for ref, count in zip(kind.refs, kind.counts(scalars).values(), strict=True):
         region, offset = region_of(int(values[ref.name])), offset_of(int(values[ref.name]))

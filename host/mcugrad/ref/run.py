@@ -54,6 +54,21 @@ def checked_sample(plan: DecodedPlan, sample: Sample) -> Sample:
     return sample.reshape(-1)
 
 
+def checked_target(plan: DecodedPlan, target: Sample | None) -> Sample:
+    """``target`` flat, empty where the plan takes none. Raises DataError where it is missing or unexpected, or not of the plan's size."""
+    size = plan.header.target_bytes
+    quantize = "quantize it with the scale of the model output"
+    if target is None:
+        if size:
+            raise DataError(f"the loss of this plan needs a target of {size} int8 values, and there is none", quantize)
+        return np.zeros(0, np.int8)
+    if size == 0:
+        raise DataError("the loss of this plan takes a label and no target", "leave the targets out")
+    if target.dtype != np.int8 or target.size != size:
+        raise DataError(f"a target is {target.size} values of {target.dtype}, the plan takes {size} of int8", quantize)
+    return target.reshape(-1)
+
+
 def checked_label(plan: DecodedPlan, label: int, lr: float, skip: float) -> None:
     """Raises PlanError where the plan cannot train, DataError where label, lr or skip are out of range."""
     if plan.header.classes == 0:
@@ -111,17 +126,24 @@ class Machine:
             self.regions[region][:] = 0
 
     def predict(self, sample: Sample) -> Sample:
-        """int8 input of the model, any shape -> its int8 output, flat."""
+        """int8 input of the model, any shape -> its int8 output, flat. Several inputs are given as the plan's sample has them: one behind
+        the other, each at a multiple of 4."""
         self._load(sample)
         self.trace = []
         self._run(self._forward)
         self._run(self._eval)
         return self._at(self.plan.header.output, "int8_t", self.plan.header.output_bytes).copy()
 
-    def train(self, sample: Sample, label: int, lr: float, skip: float = 0.1) -> Result:
-        """One training step. A sample whose largest |dL/dlogit| is below ``skip`` changes nothing."""
+    def train(self, sample: Sample, label: int, lr: float, skip: float = 0.1, target: Sample | None = None) -> Result:
+        """One training step. A sample whose largest |dL/dlogit| is below ``skip`` changes nothing.
+
+        ``target`` is what a regression loss compares the output with, int8; its label is 0.
+        """
         checked_label(self.plan, label, lr, skip)
+        wanted = checked_target(self.plan, target)
         self._load(sample)
+        if wanted.size:
+            self._at(self.plan.header.target, "int8_t", wanted.size)[:] = wanted
         self._at(self.plan.header.args, "mg_args", 1)[0] = (lr, skip, label, 0)
         self.trace = []
         self._run(self._forward)

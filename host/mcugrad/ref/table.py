@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from mcugrad.ref import add, bias, conv2d, dwconv2d, linear, pool, softmax, tick, xent
+from mcugrad.ref import add, bce, bias, conv2d, copy, dwconv2d, linear, lut, minmax, mse, mul, pool, prelu, resize, softmax, tick, xent
 from mcugrad.ref.memory import Kernel
 
 KERNELS: Mapping[str, Kernel] = {
@@ -26,11 +26,30 @@ KERNELS: Mapping[str, Kernel] = {
         linear.linear_upd_sr8,
         pool.avgpool_fwd_s8,
         pool.avgpool_bwd_x_s8,
+        pool.maxpool_fwd_s8,
+        pool.maxpool_bwd_x_s8,
         pool.mean_fwd_s8,
         add.add_fwd_s8,
         add.add_bwd_x_s8,
+        add.sum_bwd_x_s8,
+        mul.mul_fwd_s8,
+        mul.mul_bwd_a_s8,
+        mul.mul_bwd_b_s8,
+        minmax.minmax_fwd_s8,
+        minmax.minmax_bwd_x_s8,
+        lut.lut_fwd_s8,
+        lut.lut_bwd_x_s8,
+        prelu.prelu_fwd_s8,
+        prelu.prelu_bwd_x_s8,
+        copy.copy_s8,
+        resize.resize_fwd_s8,
+        resize.resize_bwd_x_s8,
         softmax.softmax_fwd_s8,
+        softmax.softmax_bwd_x_s8,
         xent.xent_s32,
+        bce.bce_s32,
+        mse.mse_s32,
+        mse.mse_s8,
         bias.bias_upd_s32,
         tick.tick,
     )
