@@ -45,13 +45,13 @@ class DataSet:
 def load(path: str | Path, graph: Graph) -> DataSet:
     """Read an .npz file with x and y (other arrays are ignored) for a model. Raises DataError."""
     path = Path(path)
-    arrays = _arrays(path)
+    arrays = read_arrays(path)
     try:
         for name in ("x", "y"):
             if name not in arrays:
                 raise DataError(f"no array {name}, only {', '.join(sorted(arrays)) or 'nothing'}", HINT_NPZ)
         samples, notes = _samples(arrays["x"], input_of(graph))
-        labels = _labels(arrays["y"], len(samples))
+        labels = read_labels(arrays["y"], len(samples))
     except DataError as error:
         raise DataError(f"{path.name}: {error.text}", error.hint) from None
     return DataSet(samples, labels, notes)
@@ -72,7 +72,7 @@ def check_labels(data: DataSet, classes: int) -> npt.NDArray[np.int64]:
     return data.y
 
 
-def _arrays(path: Path) -> dict[str, npt.NDArray[np.generic]]:
+def read_arrays(path: Path) -> dict[str, npt.NDArray[np.generic]]:
     """The arrays x and y of a file, and of the others the names only (as empty arrays)."""
     if not path.is_file():
         raise DataError(f"there is no data file {path}", "check the path")
@@ -125,8 +125,8 @@ def _int8(x: npt.NDArray[np.generic], target: Tensor) -> tuple[npt.NDArray[np.in
         real, how = real / np.float32(255), "x is uint8, taken as x / 255 (the model's input is 0 to 1)"
     elif x.dtype == np.uint8:
         how = "x is uint8, taken as the real values 0 to 255"
-    _require_finite(real)
-    q = np.float64(zero_point) + _round(real, scale)
+    require_finite(real)
+    q = np.float64(zero_point) + round_steps(real, scale)
     clipped = int(np.count_nonzero((q < -128) | (q > 127)))
     notes = [f"{how}, quantized with scale {scale:.6g} and zero point {zero_point}"]
     if clipped:
@@ -137,14 +137,15 @@ def _int8(x: npt.NDArray[np.generic], target: Tensor) -> tuple[npt.NDArray[np.in
     return np.clip(q, -128, 127).astype(np.int8), tuple(notes)
 
 
-def _require_finite(real: npt.NDArray[np.float32]) -> None:
+def require_finite(real: npt.NDArray[np.float32]) -> None:
+    """Raise DataError where a value is NaN or infinite."""
     bad = ~np.isfinite(real)
     if bad.any():
         first = tuple(int(i) for i in np.argwhere(bad)[0])
         raise DataError(f"x has {int(bad.sum()):,} values that are NaN or infinite, the first at {first}", "clean the data")
 
 
-def _round(real: npt.NDArray[np.float32], scale: float) -> npt.NDArray[np.float64]:
+def round_steps(real: npt.NDArray[np.float32], scale: float) -> npt.NDArray[np.float64]:
     """real / scale in float32, rounded to the nearest integer, half away from zero."""
     with np.errstate(over="ignore"):
         steps = (real / np.float32(scale)).astype(np.float64)
@@ -152,7 +153,8 @@ def _round(real: npt.NDArray[np.float32], scale: float) -> npt.NDArray[np.float6
     return rounded
 
 
-def _labels(y: npt.NDArray[np.generic], samples: int) -> npt.NDArray[np.int64]:
+def read_labels(y: npt.NDArray[np.generic], samples: int) -> npt.NDArray[np.int64]:
+    """y as int64, one class number for each of ``samples``. Raises DataError."""
     if y.dtype.kind not in "iu":
         raise DataError(f"y is {y.dtype}: integer class numbers are expected", "convert it with y.astype(numpy.int64)")
     if y.ndim != 1:
