@@ -49,7 +49,8 @@ def softmax_error(logits: Array, label: int) -> Array:
 def float_gradients(train: TrainGraph, activations: Activations, head_error: Array) -> Gradients:
     """Gradients of everything the scheme trains.
 
-    ``train.graph`` holds the weights of that step; ``activations``: tensor -> int8 values; ``head_error``: dL/d(logits, or output) in real units.
+    ``train.graph`` holds the weights of that step; ``activations``: tensor -> int8 values; ``head_error``:
+    dL/d(logits, or output) in real units.
     """
     graph = train.graph
     errors: dict[int, Array] = {LOSS_ERROR: head_error}
