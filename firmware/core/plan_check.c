@@ -1,8 +1,9 @@
 // plan_check.c -- verifies a plan once, so that plan_run.c and the kernels can run it blind.
 //
-// ops.def becomes, for each step kind, a table of its fields and a function that evaluates its NEEDs and counts. What they say
-// is used twice: mg_check_step verifies every reference, mg_outputs_crc reads what was written.
-// Counts are computed in int64_t: the largest of ops.def is a product of at most 49 bits.
+// ops.def becomes, for each step kind, a table of its fields, a function that evaluates its NEEDs and one that evaluates its
+// counts. What they say is used twice: mg_check_step verifies every reference, mg_outputs_crc reads what was written.
+// NEEDs are evaluated in int64_t: the largest is a sum of four products of 48 bits. Counts are evaluated in uint64_t, after the
+// NEEDs, which see to it that no difference is negative: the largest are products of four u16 or of two u32, below 2^64.
 
 #include <string.h>
 
@@ -16,6 +17,7 @@ enum type {
     TYPE_int8_t,
     TYPE_uint8_t,
     TYPE_int16_t,
+    TYPE_uint16_t,
     TYPE_int32_t,
     TYPE_float,
     TYPE_mg_requant,
@@ -35,12 +37,12 @@ struct field {
 
 #define MAX_REFS 12
 
-// A step kind: its fields, and a function that writes one count for each reference and returns the NEED that does not hold,
-// -1 when all do.
+// A step kind: its fields, which NEED does not hold (-1 when all do), and one count for each reference.
 struct kind {
     bool linked;
     const struct field *fields;
-    int (*counts)(const struct mg_step *step, int64_t *count);
+    int (*broken_need)(const struct mg_step *step);
+    void (*counts)(const struct mg_step *step, uint64_t *count);
 };
 
 static uint32_t saturate_u32(uint64_t v)
@@ -78,6 +80,7 @@ static const struct {
     [TYPE_int8_t] = {1, 1, NULL},
     [TYPE_uint8_t] = {1, 1, NULL},
     [TYPE_int16_t] = {2, 2, NULL},
+    [TYPE_uint16_t] = {2, 2, NULL},
     [TYPE_int32_t] = {4, 4, NULL},
     [TYPE_float] = {4, 4, float_ok},
     [TYPE_mg_requant] = {sizeof(mg_requant), 4, requant_ok},
@@ -101,6 +104,7 @@ static const struct {
 #define S16(field) FIELD(field, SCALAR, none)
 #define U32(field) FIELD(field, SCALAR, none)
 #define S32(field) FIELD(field, SCALAR, none)
+#define F32(field) FIELD(field, SCALAR, float)
 #define IN(type, field, count) FIELD(field, ACCESS_IN, type)
 #define CONST(type, field, count) FIELD(field, ACCESS_CONST, type)
 #define OUT(type, field, count) FIELD(field, ACCESS_OUT, type)
@@ -112,14 +116,13 @@ static const struct {
     }
 #include "ops_each.h"
 
+#define RECORD(name) const struct mg_step_##name *record = (const struct mg_step_##name *)(const void *)step; (void)record;
 #define VALUE(field) const int64_t field = record->field; (void)field;
-#define COUNT(count) *at++ = (count);
-#define STEP(name, code)                                                                   \
-    static int counts_##name(const struct mg_step *step, int64_t *at)                      \
-    {                                                                                      \
-        const struct mg_step_##name *record = (const struct mg_step_##name *)(const void *)step; \
-        int need = 0;                                                                      \
-        (void)record;
+#define STEP(name, code)                                     \
+    static int broken_need_##name(const struct mg_step *step) \
+    {                                                        \
+        int need = 0;                                        \
+        RECORD(name)
 #define U8(field) VALUE(field)
 #define S8(field) VALUE(field)
 #define U16(field) VALUE(field)
@@ -130,14 +133,30 @@ static const struct {
     if (!(condition))        \
         return need;         \
     need++;
-#define IN(type, field, count) COUNT(count)
-#define CONST(type, field, count) COUNT(count)
-#define OUT(type, field, count) COUNT(count)
-#define UPD(type, field, count) COUNT(count)
 #define END(name)      \
         (void)need;    \
         return -1;     \
     }
+#include "ops_each.h"
+#undef VALUE
+
+#define VALUE(field) const uint64_t field = (uint64_t)record->field; (void)field;
+#define COUNT(count) *at++ = (count);
+#define STEP(name, code)                                                 \
+    static void counts_##name(const struct mg_step *step, uint64_t *at) \
+    {                                                                    \
+        RECORD(name)
+#define U8(field) VALUE(field)
+#define S8(field) VALUE(field)
+#define U16(field) VALUE(field)
+#define S16(field) VALUE(field)
+#define U32(field) VALUE(field)
+#define S32(field) VALUE(field)
+#define IN(type, field, count) COUNT(count)
+#define CONST(type, field, count) COUNT(count)
+#define OUT(type, field, count) COUNT(count)
+#define UPD(type, field, count) COUNT(count)
+#define END(name) }
 #include "ops_each.h"
 
 #define STEP(name, code) _Static_assert(0
@@ -154,7 +173,7 @@ static struct kind find_kind(uint16_t code)
     switch (code) {
 #define STEP(name, code)                                                   \
     case code:                                                             \
-        return MG_HAS_##name ? (struct kind){true, fields_##name(), counts_##name} : (struct kind){0};
+        return MG_HAS_##name ? (struct kind){true, fields_##name(), broken_need_##name, counts_##name} : (struct kind){0};
 #include "ops_each.h"
     default:
         return (struct kind){0};
@@ -215,18 +234,24 @@ static mg_ref ref_of(const struct mg_step *step, const struct field *field)
     return ref;
 }
 
-static int check_ref(const struct mg_ctx *ctx, const struct field *field, mg_ref ref, int64_t count, struct mg_fault *fault)
+static int check_scalar(const struct mg_step *step, const struct field *field, struct mg_fault *fault)
+{
+    const uint8_t *scalar = (const uint8_t *)step + field->offset;
+    return field->type == TYPE_none || types[field->type].ok(scalar) ? MG_OK : fail(fault, MG_ERR_VALUE, 0, 1);
+}
+
+static int check_ref(const struct mg_ctx *ctx, const struct field *field, mg_ref ref, uint64_t count, struct mg_fault *fault)
 {
     const uint32_t region = ref >> 30;
     const uint32_t offset = ref & (MG_REGION_LIMIT - 1u);
     const uint32_t bytes = types[field->type].bytes;
-    if (count <= 0)
-        return count == 0 && ref == 0 ? MG_OK : fail(fault, MG_ERR_REF, ref, 0);
+    if (count == 0)
+        return ref == 0 ? MG_OK : fail(fault, MG_ERR_REF, ref, 0);
     if (field->access == ACCESS_CONST && region != MG_CONST)
         return fail(fault, MG_ERR_REF, ref, (uint64_t)MG_CONST << 30);
     if (writes(field) && region == MG_CONST)
         return fail(fault, MG_ERR_READONLY, ref, 0);
-    const uint64_t end = offset + (uint64_t)count * bytes;
+    const uint64_t end = count > MG_REGION_LIMIT ? count : offset + count * bytes;
     if (end > ctx->bytes[region])
         return fail(fault, MG_ERR_REF, end, ctx->bytes[region]);
     if (offset % types[field->type].align != 0)
@@ -234,9 +259,9 @@ static int check_ref(const struct mg_ctx *ctx, const struct field *field, mg_ref
     if (field->access != ACCESS_CONST || types[field->type].ok == NULL)
         return MG_OK;
     const uint8_t *element = mg_at(ctx, ref);
-    for (int64_t e = 0; e < count; e++)
-        if (!types[field->type].ok(element + (size_t)e * bytes))
-            return fail(fault, MG_ERR_VALUE, (uint64_t)e, (uint64_t)count);
+    for (size_t e = 0; e < count; e++)
+        if (!types[field->type].ok(element + e * bytes))
+            return fail(fault, MG_ERR_VALUE, e, count);
     return MG_OK;
 }
 
@@ -249,13 +274,15 @@ int mg_check_step(const struct mg_ctx *ctx, const struct mg_step *step, size_t r
         return fail(fault, code_exists(step->code) ? MG_ERR_KERNEL : MG_ERR_CODE, step->code, 0);
     if (check_record(step, kind.fields, fault) != MG_OK)
         return fault->code;
-    int64_t counts[MAX_REFS];
-    const int need = kind.counts(step, counts);
+    const int need = kind.broken_need(step);
     if (need >= 0)
         return fail(fault, MG_ERR_FIELD, (uint64_t)need, 0);
-    const int64_t *count = counts;
+    uint64_t counts[MAX_REFS];
+    const uint64_t *count = counts;
+    kind.counts(step, counts);
     for (const struct field *field = kind.fields; field->access != RECORD_END; field++)
-        if (field->access != SCALAR && check_ref(ctx, field, ref_of(step, field), *count++, fault) != MG_OK)
+        if ((field->access == SCALAR ? check_scalar(step, field, fault)
+                                     : check_ref(ctx, field, ref_of(step, field), *count++, fault)) != MG_OK)
             return fault->code;
     return MG_OK;
 }
@@ -263,11 +290,12 @@ int mg_check_step(const struct mg_ctx *ctx, const struct mg_step *step, size_t r
 uint32_t mg_outputs_crc(const struct mg_ctx *ctx, const struct mg_step *step)
 {
     const struct kind kind = find_kind(step->code);
-    int64_t counts[MAX_REFS];
+    uint64_t counts[MAX_REFS];
     uint32_t crc = 0;
-    if (!kind.linked || kind.counts(step, counts) >= 0)
+    if (!kind.linked)
         return 0;
-    const int64_t *count = counts;
+    const uint64_t *count = counts;
+    kind.counts(step, counts);
     for (const struct field *field = kind.fields; field->access != RECORD_END; field++) {
         if (writes(field))
             crc = mg_crc32(crc, mg_at(ctx, ref_of(step, field)), (size_t)*count * types[field->type].bytes);
@@ -355,9 +383,10 @@ static int check_interface(const struct mg_ctx *ctx, struct mg_fault *fault)
         code = check_place(ctx, plan->result, MG_IO, sizeof(mg_result), 4, fault);
     if (code == MG_OK && plan->classes != 0)
         code = check_place(ctx, plan->rng, MG_STATE, sizeof(mg_rng), 4, fault);
-    for (size_t k = 0; code == MG_OK && k < 2; k++)
-        if (plan->reserved[k] != 0)
-            return fail(fault, MG_ERR_HEADER, plan->reserved[k], 0);
+    if (code == MG_OK && plan->target_bytes != 0)
+        code = check_place(ctx, plan->target, MG_IO, plan->target_bytes, 1, fault);
+    if (code == MG_OK && plan->target_bytes == 0 && plan->target != 0)
+        return fail(fault, MG_ERR_HEADER, plan->target, 0);
     return code;
 }
 

@@ -138,6 +138,16 @@ size_t mg_sample_bytes(const struct mg_ctx *ctx)
     return ctx->plan->sample_bytes;
 }
 
+int8_t *mg_target(const struct mg_ctx *ctx)
+{
+    return ctx->plan->target_bytes != 0 ? mg_at(ctx, ctx->plan->target) : NULL;
+}
+
+size_t mg_target_bytes(const struct mg_ctx *ctx)
+{
+    return ctx->plan->target_bytes;
+}
+
 const int8_t *mg_output(const struct mg_ctx *ctx)
 {
     return mg_at(ctx, ctx->plan->output);

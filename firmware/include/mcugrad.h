@@ -48,7 +48,7 @@ enum mg_err {
   MG_ERR_FIELD = -13,     // a NEED of ops.def does not hold                            [which one, counted from 0, 0]
   MG_ERR_REF = -14,       // a reference leaves its region or names a region that it must not, or is unused and not 0 [end, limit]
   MG_ERR_READONLY = -15,  // a step writes into CONST                                   [reference, 0]
-  MG_ERR_VALUE = -16,     // a value in CONST is out of range                           [index of the element, elements]
+  MG_ERR_VALUE = -16,     // a value in CONST, or a float of a record, is out of range  [index of the element, elements]
   MG_ERR_LABEL = -17,     // label is not a class; a plan that cannot train has 0 classes [label, classes]
 };
 
@@ -109,11 +109,16 @@ void mg_reset(struct mg_ctx *ctx);
 int8_t *mg_sample(const struct mg_ctx *ctx);
 size_t mg_sample_bytes(const struct mg_ctx *ctx);
 
+// The target of a regression loss, as int8 as the model's output: write it here before each mg_train, with label 0.
+// NULL and 0 bytes where the loss takes a label.
+int8_t *mg_target(const struct mg_ctx *ctx);
+size_t mg_target_bytes(const struct mg_ctx *ctx);
+
 // The output of the model after mg_predict.
 const int8_t *mg_output(const struct mg_ctx *ctx);
 size_t mg_output_bytes(const struct mg_ctx *ctx);
 
-// Number of classes of the loss, 0 when the plan cannot train.
+// Number of classes of the loss, 1 for a regression loss, 0 when the plan cannot train.
 uint32_t mg_classes(const struct mg_ctx *ctx);
 
 // Runs the model on the sample. Cannot fail after mg_init.

@@ -1,16 +1,21 @@
 // conv2d.c -- convolution: forward, input gradient, weight update.
-// Letters   H W input size, I inputs, P Q output size, O outputs, R S kernel, IT trained inputs.   Row-major.
-// x (H,W,I) s8   w (O,R,S,I) s8 symmetric, in two planes   b (O) s32   y, dy (P,Q,O) s8   dx (H,W,I) s8
+// Letters   H W input size, G groups, I inputs of a group, P Q output size, O outputs, R S kernel, IT trained inputs.   Row-major.
+// x (H,W,G*I) s8   w (O,R,S,I) s8 symmetric, in two planes   b (O) s32   y, dy (P,Q,O) s8   dx (H,W,G*I) s8
+// Below for one group. Output o belongs to group o / (O/G), and sees only the inputs of that group.
 // y  = clamp(zy + M[o] * (b[o] + sum_rsi w[o,r,s,i] * (x[p*sh + r*dh - pt, q*sw + s*dw - pl, i] - zx)))   Jacob 2018, eq. 7
 // dx = round(Mx * sum_ors w[o,r,s,i] * (dy[p,q,o] * fold[o])), over the p, q that read this x              SPEC.md 3.5
 // dw = sum_pq dy[p,q,o] * x[...,i] - zx * sum_pq dy[p,q,o], then w -= factor[o] * dw                                        SPEC.md 3.6
 // Rounding: fixed.h, error.h, update.h. Saved for backward: x. y may alias nothing; dx may be the bytes of skip or x.
 // acc wraps at 32 bits: |acc| < 2^31 for R*S*I <= 66,000 (y) and P*Q <= 66,000 (dw); for dx the host chooses fold so.
+// Where a size is 0, the others may be anything: addresses that are then never read wrap, unsigned.
 
 #include "plane.h"
 #include "update.h"
 
-// Where the outputs of one pixel look: the first tap inside x, its address, and how many taps follow.
+// Bytes from pixel to pixel of x.
+#define PITCH(k) ((int32_t)((uint32_t)(k)->i * (k)->g))
+
+// Where the outputs of one pixel look: the first tap inside x, its address (of one group), and how many taps follow.
 struct window {
     const int8_t *x;
     int32_t r, s;
@@ -22,7 +27,8 @@ static void add_window(uint32_t acc[4], int32_t lanes, const struct mg_step_conv
                        int32_t o, const struct window *at)
 {
     const int32_t n = plane->channels;
-    const bool joined = k->dw == 1 && n == k->i;
+    const int32_t pitch = PITCH(k);
+    const bool joined = k->dw == 1 && n == pitch;
     const int32_t runs = joined ? 1 : at->cols;
     const int32_t length = joined ? at->cols * n : n;
     const int32_t run_pitch = n * plane->step;
@@ -33,7 +39,7 @@ static void add_window(uint32_t acc[4], int32_t lanes, const struct mg_step_conv
     for (int32_t r = 0; r < at->rows; r++)
         for (int32_t run = 0; run < runs; run++)
             mg_dot_rows(acc, lanes, w + r * row_pitch + run * run_pitch, output_pitch, plane->step,
-                        x + (r * k->dh * k->w + run * k->dw) * k->i, k->zx, length);
+                        x + (r * k->dh * k->w + run * k->dw) * pitch, k->zx, length);
 }
 
 static struct window window_at(const struct mg_step_conv2d_fwd_s8 *k, const int8_t *x, int32_t p, int32_t q)
@@ -44,8 +50,8 @@ static struct window window_at(const struct mg_step_conv2d_fwd_s8 *k, const int8
     const struct mg_taps cols = mg_taps(left, k->dw, k->s, k->w);
     if (rows.first == rows.end || cols.first == cols.end)
         return (struct window){x, 0, 0, 0, 0};
-    return (struct window){x + ((top + rows.first * k->dh) * k->w + left + cols.first * k->dw) * k->i, rows.first, cols.first,
-                           rows.end - rows.first, cols.end - cols.first};
+    const uint32_t pixel = (uint32_t)(top + rows.first * k->dh) * k->w + (uint32_t)(left + cols.first * k->dw);
+    return (struct window){x + pixel * (uint32_t)PITCH(k), rows.first, cols.first, rows.end - rows.first, cols.end - cols.first};
 }
 
 void mg_conv2d_fwd_s8(const struct mg_ctx *ctx, const struct mg_step_conv2d_fwd_s8 *k)
@@ -56,13 +62,17 @@ void mg_conv2d_fwd_s8(const struct mg_ctx *ctx, const struct mg_step_conv2d_fwd_
     const struct mg_plane trained = mg_plane_trained(mg_at(ctx, k->wt), k->ws, k->it);
     const struct mg_plane frozen = mg_plane_frozen(mg_at(ctx, k->wf), k->it, k->i);
     const struct mg_output to = MG_OUTPUT(ctx, k);
-    const int32_t outputs = k->o, bf = k->bf;
+    const int32_t outputs = k->o, per_group = k->o / k->g, bf = k->bf;
     for (int32_t p = 0; p < k->p; p++) {
         for (int32_t q = 0; q < k->q; q++) {
-            const struct window at = window_at(k, x, p, q);
-            for (int32_t o = 0, lanes; o < outputs; o += lanes) {
+            struct window at = window_at(k, x, p, q);
+            for (int32_t o = 0, end = per_group, lanes; o < outputs; o += lanes) {
                 uint32_t acc[4] = {0};
-                lanes = MG_LANES(o, outputs);
+                if (o == end) {
+                    end += per_group;
+                    at.x += k->i;
+                }
+                lanes = MG_LANES(o, end);
                 if (trained.channels != 0)
                     add_window(acc, lanes, k, &trained, o, &at);
                 if (frozen.channels != 0)
@@ -79,11 +89,14 @@ struct readers {
     struct mg_sources rows, cols;
 };
 
-// dx of the channels of one plane at one position; `at` is the element of the plane's first channel.
+// dx of the channels of one plane at one position, from the outputs first ... of one group; `at` is the element of the plane's
+// first channel.
 static void put_plane(struct mg_error *error, size_t at, const struct mg_step_conv2d_bwd_x_s8 *k, const struct mg_plane *plane,
-                      const int8_t *dy, const uint8_t *fold, const struct readers *from)
+                      int32_t first, const int8_t *dy, const uint8_t *fold, const struct readers *from)
 {
     const int32_t n = plane->channels;
+    const int32_t output_pitch = mg_wrap32((uint32_t)k->r * k->s * (uint32_t)(n * plane->step));
+    const int32_t outputs = k->o / k->g;
     for (int32_t c = 0, lanes; c < n; c += lanes) {
         uint32_t acc[4] = {0};
         lanes = MG_LANES(c, n);
@@ -93,9 +106,8 @@ static void put_plane(struct mg_error *error, size_t at, const struct mg_step_co
             for (int32_t b = 0; b < from->cols.count; b++) {
                 const int32_t s = from->cols.tap + b * from->cols.tap_pitch;
                 const int32_t q = from->cols.out + b * from->cols.out_pitch;
-                const int8_t *w = plane->w + ((r * k->s + s) * n + c) * plane->step;
-                const int32_t output_pitch = k->r * k->s * n * plane->step;
-                mg_fold_columns(acc, lanes, w, output_pitch, plane->step, dy + (p * k->q + q) * k->o, fold, k->o);
+                const int8_t *w = plane->w + first * output_pitch + ((r * k->s + s) * n + c) * plane->step;
+                mg_fold_columns(acc, lanes, w, output_pitch, plane->step, dy + (p * k->q + q) * k->o + first, fold + first, outputs);
             }
         }
         for (int32_t j = 0; j < lanes; j++)
@@ -115,10 +127,12 @@ void mg_conv2d_bwd_x_s8(const struct mg_ctx *ctx, const struct mg_step_conv2d_bw
     const int32_t outs = k->o != 0 ? k->p : 0;  // without output channels nobody reads x
     for (int32_t h = 0; h < k->h; h++) {
         from.rows = mg_sources(h + k->pt, k->dh, k->sh, k->r, outs);
-        for (int32_t w = 0; w < k->w; w++, at += k->i) {
+        for (int32_t w = 0; w < k->w; w++) {
             from.cols = mg_sources(w + k->pl, k->dw, k->sw, k->s, k->q);
-            put_plane(&error, at, k, &trained, dy, fold, &from);
-            put_plane(&error, at + k->it, k, &frozen, dy, fold, &from);
+            for (int32_t g = 0, first = 0; g < k->g; g++, first += k->o / k->g, at += k->i) {
+                put_plane(&error, at, k, &trained, first, dy, fold, &from);
+                put_plane(&error, at + k->it, k, &frozen, first, dy, fold, &from);
+            }
         }
     }
     mg_error_end(&error);
@@ -127,14 +141,14 @@ void mg_conv2d_bwd_x_s8(const struct mg_ctx *ctx, const struct mg_step_conv2d_bw
 // What both updates read.
 struct gradient {
     const int8_t *dy, *x;
-    int32_t h, w, i, it, p, q, o, r, s;
+    int32_t h, w, pitch, i, it, p, q, o, per_group, r, s;
     int32_t sh, sw, dh, dw, pt, pl, zx;
 };
 
 #define GRADIENT(ctx, k)                                                                                              \
     {                                                                                                                 \
-        mg_at((ctx), (k)->dy), mg_at((ctx), (k)->x), (k)->h, (k)->w, (k)->i, (k)->it, (k)->p, (k)->q, (k)->o, (k)->r, \
-            (k)->s, (k)->sh, (k)->sw, (k)->dh, (k)->dw, (k)->pt, (k)->pl, (k)->zx                                     \
+        mg_at((ctx), (k)->dy), mg_at((ctx), (k)->x), (k)->h, (k)->w, PITCH(k), (k)->i, (k)->it, (k)->p, (k)->q,       \
+            (k)->o, (k)->o / (k)->g, (k)->r, (k)->s, (k)->sh, (k)->sw, (k)->dh, (k)->dw, (k)->pt, (k)->pl, (k)->zx    \
     }
 
 // One tap reads x from (top, left) on; rows and cols: the p and q where that is inside x.
@@ -143,15 +157,16 @@ struct tap {
     struct mg_taps rows, cols;
 };
 
-// acc[j] = sum over p, q of dy[p,q,o] * x[..., i + j], and the sum of dy, for the caller to take zx from it.
+// acc[j] = sum over p, q of dy[p,q,o] * x[..., i + j] with i counted over all groups, and the sum of dy, for the caller to take zx
+// from it.
 static uint32_t sum_tap(uint32_t acc[4], int32_t lanes, const struct gradient *g, const struct tap *t, int32_t o, int32_t i)
 {
     const int32_t n = t->cols.end - t->cols.first;
-    const int32_t pitch = g->sw * g->i;
+    const int32_t pitch = mg_wrap32((uint32_t)g->sw * (uint32_t)g->pitch);  // beyond 2^31 only where n = 1
     uint32_t a0 = 0, a1 = 0, a2 = 0, a3 = 0, sum = 0;
     for (int32_t p = t->rows.first; n > 0 && p < t->rows.end; p++) {
         const int8_t *dy = g->dy + (p * g->q + t->cols.first) * g->o + o;
-        const int8_t *x = g->x + ((t->top + p * g->sh) * g->w + t->left + t->cols.first * g->sw) * g->i + i;
+        const int8_t *x = g->x + ((t->top + p * g->sh) * g->w + t->left + t->cols.first * g->sw) * g->pitch + i;
         for (int32_t q = 0; q < n; q++) {
             const int32_t e = dy[q * g->o];
             const int8_t *v = x + q * pitch;
@@ -173,10 +188,11 @@ static uint32_t sum_tap(uint32_t acc[4], int32_t lanes, const struct gradient *g
 
 static void update_tap(struct mg_update *update, size_t at, const struct gradient *g, const struct tap *t, int32_t o)
 {
+    const int32_t first = o / g->per_group * g->i;
     for (int32_t i = 0, lanes; i < g->it; i += lanes) {
         uint32_t acc[4];
         lanes = MG_LANES(i, g->it);
-        const uint32_t zero = sum_tap(acc, lanes, g, t, o, i) * (uint32_t)g->zx;
+        const uint32_t zero = sum_tap(acc, lanes, g, t, o, first + i) * (uint32_t)g->zx;
         for (int32_t j = 0; j < lanes; j++)
             mg_update_put(update, at++, mg_wrap32(acc[j] - zero));
     }

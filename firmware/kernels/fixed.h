@@ -67,21 +67,30 @@ static inline int32_t mg_rdivpot(int32_t x, int32_t n)
     return (x >> n) + (remainder > threshold ? 1 : 0);
 }
 
-// mult >= 0, -31 <= shift <= 30. TensorFlow Lite's two roundings.
-static inline int32_t mg_requantize(int32_t acc, int32_t mult, int32_t shift)
+// acc * mult * 2^(shift - 31) with mult >= 0, -31 <= shift <= 30: rounded twice as TensorFlow Lite does, or once, halves up,
+// and saturated. |acc * mult| <= 2^62, so adding the half cannot overflow.
+enum { MG_ROUND_TWICE = 0, MG_ROUND_ONCE = 1 };
+
+// `rounding` is one of these. Where the innermost loop requantizes, it is a constant of an MG_INLINE function, which stands
+// there once for each.
+#define MG_INLINE static inline __attribute__((always_inline))
+
+MG_INLINE int32_t mg_requantize(int32_t acc, int32_t mult, int32_t shift, int32_t rounding)
 {
+    if (rounding == MG_ROUND_ONCE)
+        return mg_sat32(((int64_t)acc * mult + ((int64_t)1 << (30 - shift))) >> (31 - shift));
     const int32_t left = shift > 0 ? shift : 0;
     const int32_t right = shift > 0 ? 0 : -shift;
     return mg_rdivpot(mg_mul_q31(mg_wrap32((uint32_t)acc << left), mult), right);
 }
 
-// How the accumulators of a layer become its int8 outputs: one requant each, zero point and clamp in common.
+// How the accumulators of a layer become its int8 outputs: one requant each; rounding, zero point and clamp in common.
 struct mg_output {
     const mg_requant *rq;
-    int32_t zy, lo, hi;
+    int32_t rounding, zy, lo, hi;
 };
 
-#define MG_OUTPUT(ctx, k) {mg_at((ctx), (k)->rq), (k)->zy, (k)->lo, (k)->hi}
+#define MG_OUTPUT(ctx, k) {mg_at((ctx), (k)->rq), (k)->rounding, (k)->zy, (k)->lo, (k)->hi}
 
 // clamp(zy + v, lo, hi) for any v
 static inline int8_t mg_output8(int32_t v, int32_t zy, int32_t lo, int32_t hi)
@@ -92,7 +101,7 @@ static inline int8_t mg_output8(int32_t v, int32_t zy, int32_t lo, int32_t hi)
 // y of channel o
 static inline int8_t mg_output_of(const struct mg_output *to, int32_t o, int32_t acc)
 {
-    return mg_output8(mg_requantize(acc, to->rq[o].mult, to->rq[o].shift), to->zy, to->lo, to->hi);
+    return mg_output8(mg_requantize(acc, to->rq[o].mult, to->rq[o].shift, to->rounding), to->zy, to->lo, to->hi);
 }
 
 // floor(v * mult / 2^n + 1/2), saturated. mult >= 0, any n; |v * mult| <= 2^62, so adding the half cannot overflow.
@@ -151,49 +160,11 @@ static inline int32_t mg_floor32(float v)
     return (float)t > v ? t - 1 : t;
 }
 
-// e^x for x <= 0. Coefficients: Cephes (Moshier), single precision.
-static inline float mg_exp(float x)
-{
-    if (x < -87.0f)
-        return 0.0f;
-    const int32_t k = mg_floor32(x * 1.44269504f + 0.5f);
-    const float r = (x - (float)k * 0.693359375f) - (float)k * -2.12194440e-4f;
-    float p = 1.9875691500e-4f;
-    p = p * r + 1.3981999507e-3f;
-    p = p * r + 8.3334519073e-3f;
-    p = p * r + 4.1665795894e-2f;
-    p = p * r + 1.6666665459e-1f;
-    p = p * r + 5.0000001201e-1f;
-    p = p * (r * r) + r + 1.0f;
-    return mg_float_of(mg_float_bits(p) + ((uint32_t)k << 23));
-}
+// In fixed.c. e^x for x <= 0.
+float mg_exp(float x);
 
 // ln(x) for 1 <= x < 2^24.
-static inline float mg_log(float x)
-{
-    const uint32_t bits = mg_float_bits(x);
-    int32_t k = (int32_t)(bits >> 23) - 126;
-    float f = mg_float_of((bits & 0x7FFFFFu) | 0x3F000000u);
-    if (f < 0.70710678f) {
-        f = f + f;
-        k = k - 1;
-    }
-    const float u = f - 1.0f;
-    const float z = u * u;
-    float p = 7.0376836292e-2f;
-    p = p * u - 1.1514610310e-1f;
-    p = p * u + 1.1676998740e-1f;
-    p = p * u - 1.2420140846e-1f;
-    p = p * u + 1.4249322787e-1f;
-    p = p * u - 1.6668057665e-1f;
-    p = p * u + 2.0000714765e-1f;
-    p = p * u - 2.4999993993e-1f;
-    p = p * u + 3.3333331174e-1f;
-    p = p * u * z;
-    p = p + (float)k * -2.12194440e-4f;
-    p = p - 0.5f * z;
-    return (u + p) + (float)k * 0.693359375f;
-}
+float mg_log(float x);
 
 // ---- random -----------------------------------------------------------------------------------------------------------
 

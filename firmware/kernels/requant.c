@@ -5,12 +5,21 @@
 
 #include "fixed.h"
 
+MG_INLINE void requant_row(const struct mg_step_requant_fwd_s8 *k, const mg_requant *rq, const int32_t *x, int8_t *y, int32_t rounding)
+{
+    for (int32_t o = 0; o < k->o; o++)
+        y[o] = mg_output8(mg_requantize(x[o], rq[o].mult, rq[o].shift, rounding), k->zy, k->lo, k->hi);
+}
+
 void mg_requant_fwd_s8(const struct mg_ctx *ctx, const struct mg_step_requant_fwd_s8 *k)
 {
     const int32_t *x = mg_at(ctx, k->x);
-    const struct mg_output to = MG_OUTPUT(ctx, k);
+    const mg_requant *rq = mg_at(ctx, k->rq);
     int8_t *y = mg_at(ctx, k->y);
-    for (int32_t n = 0; n < k->n; n++)
-        for (int32_t o = 0; o < k->o; o++)
-            *y++ = mg_output_of(&to, o, *x++);
+    for (int32_t n = 0; n < k->n; n++, x += k->o, y += k->o) {
+        if (k->rounding == MG_ROUND_ONCE)
+            requant_row(k, rq, x, y, MG_ROUND_ONCE);
+        else
+            requant_row(k, rq, x, y, MG_ROUND_TWICE);
+    }
 }

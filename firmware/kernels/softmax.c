@@ -1,10 +1,12 @@
-// softmax.c -- softmax in fixed point, as TensorFlow Lite defines it for int8: forward only (the loss has its own).
-// Letters   N batch, C classes.   x (N,C) s8   y (N,C) s8, scale 1/256, zero point -128
-// y = 256 * exp(beta * scale * (x - max x)) / sum - 128; differences below diff_min give -128
+// softmax.c -- softmax in fixed point, as TensorFlow Lite defines it for int8: forward, input gradient (the loss has its own).
+// Letters   N batch, C classes.   x, dy, dx (N,C) s8   y (N,C) s8, scale 1/256, zero point -128
+// y  = 256 * exp(beta * scale * (x - max x)) / sum - 128; differences below diff_min give -128
+// dx = round(Mx * q * (256 * dy - sum dy * q)), q = y + 128                                     SPEC.md 3.5
 // Q a.b below: b fraction bits. Products are srdhm. y may be the bytes of nothing: x is read three times.
-// The sum is Q12.19: it holds 4095 ones; beyond, it wraps.
+// The sum is Q12.19: it holds 4095 ones; beyond, it wraps. Saved for backward: y. dx may be the bytes of dy, skip or x. Backward wraps at
+// 32 bits: below 2^31 where the q of a row add up to 65,000 or less; what forward has written adds up to about 256.
 
-#include "fixed.h"
+#include "error.h"
 
 #define ONE INT32_MAX  // Q0.31, as near as it gets
 
@@ -102,4 +104,20 @@ void mg_softmax_fwd_s8(const struct mg_ctx *ctx, const struct mg_step_softmax_fw
     int8_t *y = mg_at(ctx, k->y);
     for (int32_t n = 0; n < k->n; n++)
         softmax_row(k, x + n * k->c, y + n * k->c);
+}
+
+void mg_softmax_bwd_x_s8(const struct mg_ctx *ctx, const struct mg_step_softmax_bwd_x_s8 *k)
+{
+    const int8_t *dy = mg_at(ctx, k->dy);
+    const int8_t *y = mg_at(ctx, k->y);
+    struct mg_error error = MG_ERROR_BEGIN(ctx, k);
+    size_t at = 0;
+    for (int32_t n = 0; n < k->n; n++, dy += k->c, y += k->c) {
+        uint32_t total = 0;
+        for (int32_t c = 0; c < k->c; c++)
+            total += (uint32_t)(dy[c] * (y[c] + 128));
+        for (int32_t c = 0; c < k->c; c++)
+            mg_error_put(&error, at++, mg_wrap32((uint32_t)(y[c] + 128) * ((uint32_t)(dy[c] * 256) - total)));
+    }
+    mg_error_end(&error);
 }

@@ -4,7 +4,7 @@
 // Float, in the order written. Every class is computed again in each pass: no array of C floats. dy, unit, ry may alias nothing.
 // |l| <= 2^31 * 2^64 is finite and 1 <= sum < 2^16, whatever x holds.
 
-#include "fixed.h"
+#include "loss.h"
 
 static float logit(const int32_t *x, const float *scale, int32_t c)
 {
@@ -30,32 +30,18 @@ void mg_xent_s32(const struct mg_ctx *ctx, const struct mg_step_xent_s32 *k)
 {
     const int32_t *x = mg_at(ctx, k->x);
     const float *scale = mg_at(ctx, k->scale);
-    const mg_args *args = mg_at(ctx, k->args);
-    const int32_t label = args->label;
-    int8_t *dy = mg_at(ctx, k->dy);
-    float *unit = mg_at(ctx, k->unit);
-    mg_exponent *ry = mg_at(ctx, k->ry);
-    mg_result *result = mg_at(ctx, k->result);
-
+    struct mg_loss to = MG_LOSS(ctx, k);
+    const int32_t label = to.args->label;
     const int32_t best = first_max(x, scale, k->c);
     const float max = logit(x, scale, best);
     float sum = 0.0f;
     for (int32_t c = 0; c < k->c; c++)
         sum += mg_exp(logit(x, scale, c) - max);
     float peak = 0.0f;
-    for (int32_t c = 0; c < k->c; c++) {
-        const float g = gradient(logit(x, scale, c), max, sum, c == label);
-        const float size = g < 0.0f ? -g : g;
-        peak = size > peak ? size : peak;
-    }
-    const bool skipped = peak < args->skip || peak == 0.0f;
+    for (int32_t c = 0; c < k->c; c++)
+        peak = mg_larger(peak, mg_abs(gradient(logit(x, scale, c), max, sum, c == label)));
     const float loss = mg_log(sum) - (label < k->c ? logit(x, scale, label) - max : 0.0f);
-
-    *unit = skipped ? 0.0f : peak / 127.0f;
-    *ry = (mg_exponent){0};
-    for (int32_t c = 0; c < k->c; c++) {
-        const float g = gradient(logit(x, scale, c), max, sum, c == label);
-        dy[c] = skipped ? 0 : (int8_t)mg_clamp(mg_floor32(g / *unit + 0.5f), -127, 127);
-    }
-    *result = (mg_result){.loss = loss, .peak = peak, .argmax = best, .skipped = skipped};
+    mg_loss_tell(&to, loss, peak, best);
+    for (uint32_t c = 0; c < k->c; c++)
+        mg_loss_put(&to, c, gradient(logit(x, scale, (int32_t)c), max, sum, (int32_t)c == label));
 }

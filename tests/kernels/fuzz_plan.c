@@ -1,6 +1,6 @@
 // fuzz_plan.c -- hostile plans against plan_check and the kernels. Build with -DMG_SANITIZE=ON: a finding ends the process.
 //
-//   fuzz_plan ROUNDS SEED
+//   fuzz_plan ROUNDS SEED [FOLDER]     the folder gets the plans that were accepted, as seeds for tests/fuzz
 //
 // A round makes records of every step kind with random scalars and references, runs those that are accepted on random
 // regions (each its own allocation, so that AddressSanitizer sees the smallest step outside), puts some into a plan, damages
@@ -45,12 +45,57 @@ static void fill_const(uint8_t *bytes, size_t n)
 }
 
 // Mostly small; seldom an end of the type's range.
-static int64_t scalar(int64_t lo, int64_t hi)
+static int64_t any_scalar(int64_t lo, int64_t hi)
 {
     if (dice(40) == 0)
         return dice(2) ? lo : hi;
     const int64_t v = (int64_t)dice(9) - (lo < 0 && dice(2) ? 4 : 0);
     return dice(6) != 0 ? v : lo < 0 ? (int64_t)dice(256) - 128 : (int64_t)dice(20);
+}
+
+static bool is_one_of(const char *name, const char *const *names, size_t n)
+{
+    for (size_t k = 0; k < n; k++)
+        if (strcmp(name, names[k]) == 0)
+            return true;
+    return false;
+}
+
+#define IS_ONE_OF(name, ...) \
+    is_one_of((name), (const char *const[]){__VA_ARGS__}, sizeof((const char *const[]){__VA_ARGS__}) / sizeof(char *))
+
+// As any_scalar; what seldom passes its NEED by chance is mostly made to.
+static int64_t scalar(const char *name, int64_t lo, int64_t hi)
+{
+    if (dice(16) == 0)
+        return any_scalar(lo, hi);
+    if (IS_ONE_OF(name, "bp", "bc", "rounding", "has_skip", "has_mask", "has_fill", "max", "second"))
+        return dice(2);
+    if (IS_ONE_OF(name, "asign", "bsign", "sign"))
+        return dice(2) ? 1 : -1;
+    if (IS_ONE_OF(name, "ash", "bsh"))
+        return -(int64_t)dice(32);
+    if (IS_ONE_OF(name, "ysh", "psh", "nsh"))
+        return (int64_t)dice(62) - 31;
+    if (IS_ONE_OF(name, "xn", "yn"))
+        return dice(200);
+    if (IS_ONE_OF(name, "g"))
+        return 1 + dice(3);
+    return any_scalar(lo, hi);
+}
+
+static float any_float(void)
+{
+    const uint32_t bits = dice(UINT32_MAX);
+    float f;
+    memcpy(&f, &bits, sizeof f);
+    return f;
+}
+
+// Finite and not negative most of the time.
+static float real(void)
+{
+    return dice(20) ? (float)dice(1000) / 64.0f : any_float();
 }
 
 // In the region that fits the access most of the time, aligned most of the time.
@@ -67,12 +112,13 @@ static mg_ref reference(int writes, int in_const)
     static size_t make_##name(uint8_t *bytes)                                                   \
     {                                                                                           \
         struct mg_step_##name record = {.head = {code_, sizeof record}};
-#define U8(field) record.field = (uint8_t)scalar(0, UINT8_MAX);
-#define S8(field) record.field = (int8_t)scalar(INT8_MIN, INT8_MAX);
-#define U16(field) record.field = (uint16_t)scalar(0, UINT16_MAX);
-#define S16(field) record.field = (int16_t)scalar(INT16_MIN, INT16_MAX);
-#define U32(field) record.field = (uint32_t)scalar(0, UINT32_MAX);
-#define S32(field) record.field = (int32_t)(dice(2) ? (int64_t)dice(INT32_MAX) : scalar(INT32_MIN, INT32_MAX));
+#define U8(field) record.field = (uint8_t)scalar(#field, 0, UINT8_MAX);
+#define S8(field) record.field = (int8_t)scalar(#field, INT8_MIN, INT8_MAX);
+#define U16(field) record.field = (uint16_t)scalar(#field, 0, UINT16_MAX);
+#define S16(field) record.field = (int16_t)scalar(#field, INT16_MIN, INT16_MAX);
+#define U32(field) record.field = (uint32_t)scalar(#field, 0, UINT32_MAX);
+#define S32(field) record.field = (int32_t)(dice(2) ? (int64_t)dice(INT32_MAX) : any_scalar(INT32_MIN, INT32_MAX));
+#define F32(field) record.field = real();
 #define IN(type, field, count) record.field = reference(0, 0);
 #define CONST(type, field, count) record.field = reference(0, 1);
 #define OUT(type, field, count) record.field = reference(1, 0);
@@ -140,7 +186,8 @@ static uint32_t make_plan(const struct mg_ctx *ctx, uint8_t *plan)
     *h = (struct mg_header){.magic = MG_PLAN_MAGIC, .version = MG_PLAN_VERSION, .header_bytes = sizeof *h, .ops_hash = mg_ops_hash(),
                             .arena_bytes = ctx->bytes[MG_ARENA], .state_bytes = ctx->bytes[MG_STATE], .io_bytes = ctx->bytes[MG_IO],
                             .steps_offset = sizeof *h, .sample = 3u << 30, .sample_bytes = 64, .output = 3u << 30 | 64,
-                            .output_bytes = 16, .args = 3u << 30 | 128, .result = 3u << 30 | 144, .classes = 4, .rng = 2u << 30};
+                            .output_bytes = 16, .args = 3u << 30 | 128, .result = 3u << 30 | 144, .classes = 4, .rng = 2u << 30,
+                            .target = 3u << 30 | 160, .target_bytes = 16};
     uint32_t at = h->steps_offset;
     for (uint32_t k = 0; k < MAX_STEPS; k++) {
         const size_t n = make_accepted(ctx, dice(KINDS), plan + at);
@@ -169,7 +216,18 @@ static void damage(uint8_t *plan, uint32_t bytes)
     h->plan_crc = mg_crc32(0, plan + 20, end - 20);
 }
 
-static void run_plan(const struct mg_ctx *regions)
+static void save(const char *folder, const uint8_t *plan, uint32_t bytes)
+{
+    char path[256];
+    snprintf(path, sizeof path, "%s/%08x.plan", folder, (unsigned)mg_crc32(0, plan, bytes));
+    FILE *file = fopen(path, "wb");
+    if (file == NULL || fwrite(plan, 1, bytes, file) != bytes || fclose(file) != 0) {
+        perror(path);
+        exit(1);
+    }
+}
+
+static void run_plan(const struct mg_ctx *regions, const char *folder)
 {
     uint8_t *plan = aligned_alloc(16, PLAN_BYTES);
     struct mg_ctx ctx;
@@ -179,7 +237,10 @@ static void run_plan(const struct mg_ctx *regions)
     uint8_t *memory = needed < 1u << 20 ? aligned_alloc(16, needed != 0 ? needed : 16) : NULL;
     if (memory != NULL && mg_init(&ctx, plan, bytes, memory, needed) == MG_OK) {
         accepted_plans++;
+        if (folder != NULL)
+            save(folder, plan, bytes);
         fill((uint8_t *)mg_sample(&ctx), mg_sample_bytes(&ctx));
+        fill((uint8_t *)mg_target(&ctx), mg_target_bytes(&ctx));
         mg_predict(&ctx);
         for (int k = 0; k < 3; k++)
             if (mg_train(&ctx, (uint16_t)dice(5), 0.01f, 0.0f, NULL) != MG_OK)
@@ -191,8 +252,8 @@ static void run_plan(const struct mg_ctx *regions)
 
 int main(int argc, char **argv)
 {
-    if (argc != 3) {
-        fprintf(stderr, "usage: fuzz_plan ROUNDS SEED\n");
+    if (argc != 3 && argc != 4) {
+        fprintf(stderr, "usage: fuzz_plan ROUNDS SEED [FOLDER]\n");
         return 2;
     }
     seed = (uint32_t)strtoul(argv[2], NULL, 10) * 2654435769u | 1u;
@@ -207,7 +268,7 @@ int main(int argc, char **argv)
         fill(ctx.base[MG_STATE], REGION_BYTES);
         fill(ctx.base[MG_IO], REGION_BYTES);
         run_steps(&ctx);
-        run_plan(&ctx);
+        run_plan(&ctx, argc == 4 ? argv[3] : NULL);
     }
     for (int region = 0; region < MG_REGIONS; region++)
         free(ctx.base[region]);

@@ -5,7 +5,7 @@
 int mg_host_run_step(const uint8_t *record, size_t bytes, uint8_t *region[MG_REGIONS], const size_t region_bytes[MG_REGIONS]);
 int32_t mg_host_srdhm(int32_t a, int32_t b);
 int32_t mg_host_rdivpot(int32_t x, int32_t n);
-int32_t mg_host_requant(int32_t acc, int32_t mult, int32_t shift);
+int32_t mg_host_requant(int32_t acc, int32_t mult, int32_t shift, int32_t rounding);
 int32_t mg_host_scale(int32_t v, int32_t mult, int32_t n);
 void mg_host_split(float f, int32_t *mult, int32_t *n);
 float mg_host_exp(float x);
@@ -45,9 +45,9 @@ int32_t mg_host_rdivpot(int32_t x, int32_t n)
     return mg_rdivpot(x, n);
 }
 
-int32_t mg_host_requant(int32_t acc, int32_t mult, int32_t shift)
+int32_t mg_host_requant(int32_t acc, int32_t mult, int32_t shift, int32_t rounding)
 {
-    return mg_requantize(acc, mult, shift);
+    return mg_requantize(acc, mult, shift, rounding);
 }
 
 int32_t mg_host_scale(int32_t v, int32_t mult, int32_t n)
