@@ -3,10 +3,12 @@
 #   cmake -S . -B build/host -G Ninja -DMG_BOARD=host
 #   cmake -S . -B build/qemu-mps2-an386 -G Ninja -DMG_BOARD=qemu-mps2-an386 -DCMAKE_TOOLCHAIN_FILE=cmake/arm-none-eabi.cmake
 #
-# boards/<name>/board.toml says the sizes, boards/<name>/board.cmake sets MG_BOARD_SOURCES, MG_BOARD_C_FLAGS and
-# MG_BOARD_LINK_FLAGS. mg_add_firmware(<target> <sources>) is for applications, ours and the user's.
+# boards/<name>/board.toml says the sizes, boards/<name>/board.cmake sets MG_BOARD_SOURCES, MG_BOARD_C_FLAGS,
+# MG_BOARD_LINK_SCRIPT and MG_BOARD_LINK_FLAGS; what several boards share is in boards/common.
+# mg_add_firmware(<target> <sources>) is for applications, ours and the user's.
 
 set(MG_BOARD_DIR ${PROJECT_SOURCE_DIR}/boards/${MG_BOARD})
+set(MG_BOARDS_COMMON ${PROJECT_SOURCE_DIR}/boards/common)
 if(NOT EXISTS ${MG_BOARD_DIR}/board.toml)
   message(FATAL_ERROR "unknown board ${MG_BOARD}: there is no ${MG_BOARD_DIR}/board.toml")
 endif()
@@ -36,9 +38,8 @@ function(mg_add_firmware target)
     target_link_options(${target} PRIVATE ${MG_BOARD_C_FLAGS} -Wl,--gc-sections -Wl,--fatal-warnings
       -Wl,--defsym=mg_ram_bytes=${MG_RAM_BYTES} -Wl,--defsym=mg_flash_bytes=${MG_FLASH_BYTES}
       -Wl,--defsym=mg_firmware_bytes=${MG_FIRMWARE_BYTES} -Wl,--defsym=mg_stack_bytes=${MG_STACK_BYTES}
-      -Wl,-Map=${CMAKE_CURRENT_BINARY_DIR}/${target}.map ${MG_BOARD_LINK_FLAGS})
-    file(GLOB link_scripts ${MG_BOARD_DIR}/*.ld)
-    set_target_properties(${target} PROPERTIES LINK_DEPENDS "${link_scripts}")
+      -Wl,-Map=${CMAKE_CURRENT_BINARY_DIR}/${target}.map -T ${MG_BOARD_LINK_SCRIPT} ${MG_BOARD_LINK_FLAGS})
+    set_target_properties(${target} PROPERTIES LINK_DEPENDS ${MG_BOARD_LINK_SCRIPT})
   endif()
 endfunction()
 

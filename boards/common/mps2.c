@@ -1,4 +1,5 @@
-// board.c -- Arm MPS2 AN386 (Cortex-M4F, 25 MHz) as QEMU emulates it: start-up, UART0, SysTick, plan slot.
+// mps2.c -- Arm MPS2 with the AN385 (Cortex-M3) or AN386 (Cortex-M4F) image, 25 MHz, as QEMU emulates it: start-up, UART0,
+// SysTick, plan slot.
 //
 // Registers: Cortex-M System Design Kit TRM (UART), Armv7-M ARM (SysTick, NVIC, SCB).
 #include "mcugrad_port.h"
@@ -7,7 +8,7 @@
 
 int main(void);
 
-// Symbols of link.ld: only their addresses mean something.
+// Symbols of mps2.ld: only their addresses mean something.
 extern uint8_t board_stack_bottom[], board_stack_top[], board_data_start[], board_data_end[], board_data_load[];
 extern uint8_t board_bss_start[], board_bss_end[], board_pool_start[], board_pool_end[];
 extern uint8_t board_firmware_end[], board_slot_start[], board_slot_end[];
@@ -79,7 +80,9 @@ static void fault_handler(void) {
 }
 
 void reset_handler(void) {
+#ifdef __ARM_FP
   SCB_CPACR |= 0xFu << 20; // the FPU
+#endif
   __asm volatile("dsb\n\tisb" ::: "memory");
   uint8_t *sp;
   __asm volatile("mov %0, sp" : "=r"(sp));
