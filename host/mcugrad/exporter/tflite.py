@@ -19,23 +19,35 @@ import numpy.typing as npt
 import tflite
 
 from mcugrad.errors import ModelError
+from mcugrad.graph.edit import is_float
 from mcugrad.graph.types import (
     Add,
     AvgPool,
+    Concat,
     Conv2D,
     Dequantize,
     DwConv2D,
+    Function,
     Graph,
     Linear,
+    MaxPool,
     Mean,
+    MinMax,
+    Mul,
     Op,
     OpKind,
     Pad,
+    Prelu,
     Quant,
     Quantize,
     Reshape,
+    ResizeNearest,
+    Slice,
     Softmax,
+    Sub,
     Tensor,
+    Transpose,
+    Unary,
 )
 from mcugrad.importer.tflite_file import ACTIVATIONS, IDENTIFIER, VERSION
 from mcugrad.importer.windows import Pads, same_pads
@@ -52,7 +64,7 @@ _ACTIVATION_CODES = {activation: code for code, activation in ACTIVATIONS.items(
 
 @dataclass(frozen=True, slots=True)
 class FileOp:
-    """An operator as the file will have it. ``options`` names its table in the schema, ``fields`` the fields of that table."""
+    """An operator as the file will have it. ``options`` names its table in the schema ("" for none), ``fields`` that table's fields."""
 
     code: int
     version: int
@@ -77,14 +89,16 @@ class File:
         data = np.array(values, np.int32)
         return self.add_tensor(Tensor(name, data.shape, data.dtype, None, data))
 
-    def add_op(self, code: str, version: int, inputs: tuple[int, ...], outputs: tuple[int, ...], options: str, **fields: float) -> None:
+    def add_op(
+        self, code: str, version: int, inputs: tuple[int, ...], outputs: tuple[int, ...], options: str = "", **fields: float
+    ) -> None:
         self.ops.append(FileOp(getattr(tflite.BuiltinOperator, code), version, inputs, outputs, options, fields))
 
 
 def write_tflite(graph: Graph, path: str | Path | None = None) -> bytes:
     """The graph as the bytes of a .tflite file; with ``path``, written there as well, whole or not at all.
 
-    Raises ModelError where the graph cannot be said in a .tflite file or the file cannot be written.
+    Raises ModelError where the graph cannot be said in a .tflite file (a float graph among them) or the file cannot be written.
     """
     data = serialize(to_file(graph), graph)
     if path is not None:
@@ -93,7 +107,9 @@ def write_tflite(graph: Graph, path: str | Path | None = None) -> bytes:
 
 
 def to_file(graph: Graph) -> File:
-    """The graph's operators and tensors in the words of the file."""
+    """The graph's operators and tensors in the words of the file. Raises ModelError for a float graph: it is not quantized yet."""
+    if is_float(graph):
+        raise ModelError("a float graph cannot be written", "quantize it first")
     file = File(list(graph.tensors))
     for op in graph.ops:
         _WRITERS[type(op.kind)](file, op)
@@ -128,13 +144,21 @@ def _umask() -> int:
 
 
 def _explicit(file: File, op: Op, pad: Pads) -> int:
-    """Put a PAD before a window whose pads are neither SAME nor VALID. Returns the padded tensor."""
+    """Put a PAD before a window whose pads are neither SAME nor VALID. Returns the padded tensor. A maximum is padded with -128."""
     x = file.tensors[op.inputs[0]]
     top, left, bottom, right = pad
     shape = (1, x.shape[1] + top + bottom, x.shape[2] + left + right, x.shape[3])
     padded = file.add_tensor(replace(x, name=f"{op.name}/padded", shape=shape))
-    _write_pad(file, replace(op, kind=Pad(pad), inputs=(op.inputs[0],), outputs=(padded,)))
+    value = -128 if isinstance(op.kind, MaxPool) else _zero_point(x)
+    kind = Pad((0, top, left, 0), (0, bottom, right, 0), value)
+    _write_pad(file, replace(op, kind=kind, inputs=(op.inputs[0],), outputs=(padded,)))
     return padded
+
+
+def _zero_point(x: Tensor) -> int:
+    if x.quant is None:
+        raise ModelError(f"tensor {x.name} is {x.dtype} without quantization", "quantize the model before it is written")
+    return x.quant.zero_point
 
 
 def _padding(pad: Pads, size: tuple[int, int], kernel: tuple[int, int], stride: tuple[int, int], dilation: tuple[int, int]) -> int | None:
@@ -188,16 +212,19 @@ def _write_linear(file: File, op: Op) -> None:
     )
 
 
-def _write_avgpool(file: File, op: Op) -> None:
-    assert isinstance(op.kind, AvgPool)
+def _write_pool(file: File, op: Op) -> None:
+    assert isinstance(op.kind, AvgPool | MaxPool)
     k, x = op.kind, file.tensors[op.inputs[0]]
     padding = _padding(k.pad, (x.shape[1], x.shape[2]), k.kernel, k.stride, (1, 1))
+    inputs = op.inputs
     if padding is None:
-        raise ModelError(f"{op.name} has pads {k.pad}, which are neither SAME nor VALID", "a .tflite file cannot say that")
+        if isinstance(k, AvgPool):
+            raise ModelError(f"{op.name} has pads {k.pad}, which are neither SAME nor VALID", "a .tflite file cannot say that")
+        inputs, padding = (_explicit(file, op, k.pad),), tflite.Padding.VALID
     file.add_op(
-        "AVERAGE_POOL_2D",
+        "AVERAGE_POOL_2D" if isinstance(k, AvgPool) else "MAX_POOL_2D",
         2,
-        op.inputs,
+        inputs,
         op.outputs,
         "Pool2DOptions",
         Padding=padding,
@@ -215,9 +242,27 @@ def _write_mean(file: File, op: Op) -> None:
     file.add_op("MEAN", 2, (*op.inputs, axes), op.outputs, "ReducerOptions", KeepDims=op.kind.keep_dims)
 
 
-def _write_add(file: File, op: Op) -> None:
-    assert isinstance(op.kind, Add)
-    file.add_op("ADD", 2, op.inputs, op.outputs, "AddOptions", FusedActivationFunction=_ACTIVATION_CODES[op.kind.activation])
+def _write_arithmetic(file: File, op: Op) -> None:
+    assert isinstance(op.kind, Add | Sub | Mul)
+    name = type(op.kind).__name__
+    fused = _ACTIVATION_CODES[op.kind.activation]
+    file.add_op(name.upper(), 2, op.inputs, op.outputs, f"{name}Options", FusedActivationFunction=fused)
+
+
+def _write_minmax(file: File, op: Op) -> None:
+    assert isinstance(op.kind, MinMax)
+    file.add_op("MAXIMUM" if op.kind.largest else "MINIMUM", 2, op.inputs, op.outputs, "MaximumMinimumOptions")
+
+
+def _write_unary(file: File, op: Op) -> None:
+    assert isinstance(op.kind, Unary)
+    code, version, options = _FUNCTIONS[op.kind.function]
+    fields = {"Alpha": op.kind.alpha} if op.kind.function is Function.LEAKY_RELU else {}
+    file.add_op(code, version, op.inputs, op.outputs, options, **fields)
+
+
+def _write_prelu(file: File, op: Op) -> None:
+    file.add_op("PRELU", 1, op.inputs, op.outputs)
 
 
 def _write_softmax(file: File, op: Op) -> None:
@@ -227,9 +272,51 @@ def _write_softmax(file: File, op: Op) -> None:
 
 def _write_pad(file: File, op: Op) -> None:
     assert isinstance(op.kind, Pad)
-    top, left, bottom, right = op.kind.pad
-    pads = file.add_constant(f"{op.name}/paddings", [[0, 0], [top, bottom], [left, right], [0, 0]])
-    file.add_op("PAD", 2, (*op.inputs, pads), op.outputs, "PadOptions")
+    x = file.tensors[op.inputs[0]]
+    pads = file.add_constant(f"{op.name}/paddings", list(zip(op.kind.before, op.kind.after, strict=True)))
+    if op.kind.value == _zero_point(x):
+        file.add_op("PAD", 2, (*op.inputs, pads), op.outputs, "PadOptions")
+        return
+    value = file.add_tensor(Tensor(f"{op.name}/value", (1,), x.dtype, x.quant, np.array([op.kind.value], np.int8)))
+    file.add_op("PADV2", 2, (*op.inputs, pads, value), op.outputs, "PadV2Options")
+
+
+def _write_concat(file: File, op: Op) -> None:
+    assert isinstance(op.kind, Concat)
+    file.add_op("CONCATENATION", 2, op.inputs, op.outputs, "ConcatenationOptions", Axis=op.kind.axis)
+
+
+def _write_slice(file: File, op: Op) -> None:
+    """SLICE where every step is 1, else STRIDED_SLICE."""
+    assert isinstance(op.kind, Slice)
+    k, shape = op.kind, file.tensors[op.outputs[0]].shape
+    begin = file.add_constant(f"{op.name}/begin", k.begin)
+    if all(s == 1 for s in k.step):
+        file.add_op("SLICE", 2, (*op.inputs, begin, file.add_constant(f"{op.name}/size", shape)), op.outputs, "SliceOptions")
+        return
+    end = file.add_constant(f"{op.name}/end", [b + (n - 1) * s + 1 for b, n, s in zip(k.begin, shape, k.step, strict=True)])
+    step = file.add_constant(f"{op.name}/strides", k.step)
+    file.add_op("STRIDED_SLICE", 2, (*op.inputs, begin, end, step), op.outputs, "StridedSliceOptions")
+
+
+def _write_transpose(file: File, op: Op) -> None:
+    assert isinstance(op.kind, Transpose)
+    perm = file.add_constant(f"{op.name}/perm", op.kind.perm)
+    file.add_op("TRANSPOSE", 2, (*op.inputs, perm), op.outputs, "TransposeOptions")
+
+
+def _write_resize(file: File, op: Op) -> None:
+    assert isinstance(op.kind, ResizeNearest)
+    size = file.add_constant(f"{op.name}/size", file.tensors[op.outputs[0]].shape[1:3])
+    file.add_op(
+        "RESIZE_NEAREST_NEIGHBOR",
+        3,
+        (*op.inputs, size),
+        op.outputs,
+        "ResizeNearestNeighborOptions",
+        AlignCorners=op.kind.align_corners,
+        HalfPixelCenters=op.kind.half_pixel_centers,
+    )
 
 
 def _write_reshape(file: File, op: Op) -> None:
@@ -245,14 +332,36 @@ def _write_dequantize(file: File, op: Op) -> None:
     file.add_op("DEQUANTIZE", 2, op.inputs, op.outputs, "DequantizeOptions")
 
 
+_FUNCTIONS = {
+    Function.RELU: ("RELU", 2, ""),
+    Function.RELU6: ("RELU6", 2, ""),
+    Function.RELU_N1_1: ("RELU_N1_TO_1", 1, ""),
+    Function.LEAKY_RELU: ("LEAKY_RELU", 2, "LeakyReluOptions"),
+    Function.LOGISTIC: ("LOGISTIC", 2, ""),
+    Function.TANH: ("TANH", 2, ""),
+    Function.HARD_SWISH: ("HARD_SWISH", 1, "HardSwishOptions"),
+    Function.REQUANTIZE: ("QUANTIZE", 2, "QuantizeOptions"),
+}
+"""Function -> operator, version, options."""
+
 _WRITERS: dict[type[OpKind], Callable[[File, Op], None]] = {
     Conv2D: _write_conv,
     DwConv2D: _write_dwconv,
     Linear: _write_linear,
-    AvgPool: _write_avgpool,
+    AvgPool: _write_pool,
+    MaxPool: _write_pool,
     Mean: _write_mean,
-    Add: _write_add,
+    Add: _write_arithmetic,
+    Sub: _write_arithmetic,
+    Mul: _write_arithmetic,
+    MinMax: _write_minmax,
+    Unary: _write_unary,
+    Prelu: _write_prelu,
     Softmax: _write_softmax,
+    Concat: _write_concat,
+    Slice: _write_slice,
+    Transpose: _write_transpose,
+    ResizeNearest: _write_resize,
     Pad: _write_pad,
     Reshape: _write_reshape,
     Quantize: _write_quantize,
@@ -302,13 +411,14 @@ def _int32s(b: flatbuffers.Builder, values: Sequence[int]) -> int:
 
 
 def _operator(b: flatbuffers.Builder, op: FileOp, codes: list[tuple[int, int]]) -> int:
-    inputs, outputs, options = _int32s(b, op.inputs), _int32s(b, op.outputs), _options(b, op)
+    inputs, outputs, options = _int32s(b, op.inputs), _int32s(b, op.outputs), _options(b, op) if op.options else None
     tflite.OperatorStart(b)
     tflite.OperatorAddOpcodeIndex(b, codes.index((op.code, op.version)))
     tflite.OperatorAddInputs(b, inputs)
     tflite.OperatorAddOutputs(b, outputs)
-    tflite.OperatorAddBuiltinOptionsType(b, getattr(tflite.BuiltinOptions, op.options))
-    tflite.OperatorAddBuiltinOptions(b, options)
+    if options is not None:
+        tflite.OperatorAddBuiltinOptionsType(b, getattr(tflite.BuiltinOptions, op.options))
+        tflite.OperatorAddBuiltinOptions(b, options)
     return int(tflite.OperatorEnd(b))
 
 
@@ -355,7 +465,7 @@ def _tensor(b: flatbuffers.Builder, tensor: Tensor, buffer: int) -> int:
 
 def _subgraph(b: flatbuffers.Builder, graph: Graph, tensors: Sequence[int], ops: Sequence[int]) -> int:
     tensors_at, ops_at = _offsets(b, tensors), _offsets(b, ops)
-    inputs, outputs = _int32s(b, [graph.input]), _int32s(b, [graph.output])
+    inputs, outputs = _int32s(b, graph.inputs), _int32s(b, graph.outputs)
     name = b.CreateString(graph.name)
     tflite.SubGraphStart(b)
     tflite.SubGraphAddTensors(b, tensors_at)

@@ -10,7 +10,23 @@ import numpy as np
 import numpy.typing as npt
 
 from mcugrad.errors import ModelError, UsageError
-from mcugrad.graph.types import Activation, Conv2D, Dequantize, Graph, Linear, Op, Quant, Quantize, Reshape, Softmax, Tensor
+from mcugrad.graph.types import (
+    Activation,
+    Conv2D,
+    Dequantize,
+    DwConv2D,
+    Function,
+    Graph,
+    Linear,
+    Op,
+    OpKind,
+    Quant,
+    Quantize,
+    Reshape,
+    Softmax,
+    Tensor,
+    Unary,
+)
 
 MIN_CLASSES = 2
 MAX_CLASSES = 65535
@@ -29,16 +45,41 @@ def bias_of(graph: Graph, op: Op) -> Tensor | None:
     return graph.tensors[op.inputs[2]] if len(op.inputs) > 2 else None
 
 
-def input_of(graph: Graph) -> Tensor:
-    """The int8 tensor that a sample fills: the model's input, or what QUANTIZE makes of a float input."""
-    readers = [op for op in graph.ops if graph.input in op.inputs and isinstance(op.kind, Quantize)]
-    return graph.tensors[readers[0].outputs[0] if readers else graph.input]
+def input_of(graph: Graph, k: int = 0) -> Tensor:
+    """The int8 tensor that a sample fills: the model's input k, or what QUANTIZE makes of a float input."""
+    index = graph.inputs[k]
+    readers = [op for op in graph.ops if index in op.inputs and isinstance(op.kind, Quantize)]
+    return graph.tensors[readers[0].outputs[0] if readers else index]
 
 
-def output_of(graph: Graph) -> Tensor:
-    """The int8 tensor that a prediction is read from: the model's output, or what DEQUANTIZE makes float of."""
-    writers = [op for op in graph.ops if graph.output in op.outputs and isinstance(op.kind, Dequantize)]
-    return graph.tensors[writers[0].inputs[0] if writers else graph.output]
+def output_of(graph: Graph, k: int = 0) -> Tensor:
+    """The int8 tensor that a prediction is read from: the model's output k, or what DEQUANTIZE makes float of."""
+    index = graph.outputs[k]
+    writers = [op for op in graph.ops if index in op.outputs and isinstance(op.kind, Dequantize)]
+    return graph.tensors[writers[0].inputs[0] if writers else index]
+
+
+def is_float(graph: Graph) -> bool:
+    """Whether the graph computes in float and is still to be quantized. (A model with float at the border only computes in int8.)"""
+    return not any(t.dtype == np.int8 for t in graph.tensors)
+
+
+def macs(graph: Graph, op: Op) -> int:
+    """Multiply-accumulates of a layer for one sample, taps outside the input counted too; 0 for an op without weights."""
+    if not isinstance(op.kind, Conv2D | DwConv2D | Linear):
+        return 0
+    w, y = weight_of(graph, op), graph.tensors[op.outputs[0]]
+    channels = w.shape[-1] if isinstance(op.kind, DwConv2D) else w.shape[0]
+    return y.size * (w.size // channels)
+
+
+def int8_share(graph: Graph) -> float:
+    """The share of the multiply-accumulates that have int8 activations and weights, 0 … 1; 1 for an int8 model without layers."""
+    total = sum(macs(graph, op) for op in graph.layers)
+    if not total:
+        return 0.0 if is_float(graph) else 1.0
+    int8 = [op for op in graph.layers if graph.tensors[op.inputs[0]].dtype == np.int8 and weight_of(graph, op).dtype == np.int8]
+    return sum(macs(graph, op) for op in int8) / total
 
 
 def with_weights(graph: Graph, values: Mapping[str, tuple[Weights, Bias | None]]) -> Graph:
@@ -112,8 +153,9 @@ def replace_head(graph: Graph, classes: int) -> Graph:
     """The same graph with a fresh last layer of ``classes`` outputs: zero weights, zero bias, the old output quantization, no clamp.
 
     The one weight scale is the median of the old classifier's. The last layer must be linear, or a 1x1 convolution on one pixel, and only
-    reshape, softmax and dequantize may follow it; their shapes are adapted. Raises UsageError for a number of classes that cannot be
-    meant, ModelError for a model whose last layer is no classifier.
+    reshape, softmax, logistic and dequantize may follow it; their shapes are adapted, and a logistic becomes a softmax: it answered yes or
+    no, and now there are classes. Raises UsageError for a number of classes that cannot be meant, ModelError for a model whose last layer
+    is no classifier.
     """
     if not MIN_CLASSES <= classes <= MAX_CLASSES:
         raise UsageError(f"{classes} classes, the range is {MIN_CLASSES} to {MAX_CLASSES:,}", "count the labels of your data")
@@ -127,9 +169,15 @@ def replace_head(graph: Graph, classes: int) -> Graph:
     bias = _zero_bias(graph, head, fresh, old_bias.name if old_bias else f"{head.name}/bias")
     graph = _resized_outputs(graph, head, w.shape[0], classes)
     graph = _with_bias(_with_weight(graph, head.name, fresh), head.name, bias)
-    assert isinstance(head.kind, Linear | Conv2D)
-    kind = replace(head.kind, activation=Activation.NONE)
-    return replace(graph, ops=tuple(replace(op, kind=kind) if op.name == head.name else op for op in graph.ops))
+    at = next(i for i, op in enumerate(graph.ops) if op.name == head.name)
+    return replace(graph, ops=(*graph.ops[:at], *(_head_op(op) for op in graph.ops[at:])))
+
+
+def _head_op(op: Op) -> Op:
+    """From the head on: the head without its clamp, a logistic as a softmax, which has the same output quantization."""
+    if isinstance(op.kind, Linear | Conv2D):
+        return replace(op, kind=replace(op.kind, activation=Activation.NONE))
+    return replace(op, kind=Softmax(1.0), name="softmax_0") if _answers(op.kind) else op
 
 
 def _head(graph: Graph) -> Op:
@@ -143,9 +191,14 @@ def _head(graph: Graph) -> Op:
     if not (isinstance(head.kind, Linear) or pointwise) or y.size != w.shape[0]:
         raise ModelError(f"the last layer, {head.name} with output shape {y.shape}, is no classifier", hint)
     for op in graph.ops[graph.ops.index(head) + 1 :]:
-        if not isinstance(op.kind, Reshape | Softmax | Dequantize):
+        if not (isinstance(op.kind, Reshape | Softmax | Dequantize) or _answers(op.kind)):
             raise ModelError(f"{op.name} follows the last layer {head.name}, which is therefore no classifier", hint)
     return head
+
+
+def _answers(kind: OpKind) -> bool:
+    """Whether an op makes a probability of one logit."""
+    return isinstance(kind, Unary) and kind.function is Function.LOGISTIC
 
 
 def _resized_outputs(graph: Graph, head: Op, old: int, new: int) -> Graph:

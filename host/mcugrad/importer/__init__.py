@@ -19,8 +19,11 @@ _OTHERS = (
 __all__ = ["MAX_FILE_BYTES", "import_tflite", "read_model"]
 
 
-def read_model(path: str | Path) -> Graph:
+def read_model(path: str | Path, *, allow_float: bool = False) -> Graph:
     """Read a model file; its content says what it is, not its name. The graph is named after the file.
+
+    With ``allow_float``, a float32 or hybrid model becomes a graph of float32 tensors without quantization, to be quantized; an int8 model
+    is read as without it.
 
     Raises ModelError where the file cannot be read, is damaged, or holds something that mcugrad does not support.
     """
@@ -29,7 +32,7 @@ def read_model(path: str | Path) -> Graph:
     try:
         if data[4:8] != IDENTIFIER:
             _refuse_other_formats(data)
-        return import_tflite(data, path.stem)
+        return import_tflite(data, path.stem, allow_float=allow_float)
     except ModelError as error:
         raise ModelError(f"{path.name}: {error.text}", error.hint) from None
 

@@ -56,10 +56,23 @@ class RawTensor:
 
 
 @dataclass(frozen=True, slots=True)
+class Masks:
+    """The bit masks of STRIDED_SLICE, bit d for dimension d; ``relative``: an end is counted from its begin."""
+
+    begin: int = 0
+    end: int = 0
+    ellipsis: int = 0
+    new_axis: int = 0
+    shrink: int = 0
+    relative: bool = False
+
+
+@dataclass(frozen=True, slots=True)
 class RawOptions:
     """The attributes of an operator that the importer reads; an attribute that the operator does not have keeps its default.
 
-    ``activation`` is the file's code; ``same`` means SAME padding. ``plain_weights`` is false for shuffled linear weights.
+    ``activation`` is the file's code; ``same`` means SAME padding. ``plain_weights`` is false for shuffled linear weights. ``pieces`` is
+    the number of outputs that SPLIT and UNPACK, or of inputs that PACK says it has.
     """
 
     activation: int = 0
@@ -71,6 +84,12 @@ class RawOptions:
     keep_dims: bool = False
     beta: float = 1.0
     plain_weights: bool = True
+    alpha: float = 0.0
+    axis: int = 0
+    pieces: int = 0
+    masks: Masks = Masks()
+    align_corners: bool = False
+    half_pixel_centers: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,16 +110,17 @@ class RawOp:
 
 @dataclass(frozen=True, slots=True)
 class RawModel:
-    """The only subgraph of a file. Every index in it is inside its list."""
+    """The first subgraph of a file, and how many the file has. Every index in it is inside its list."""
 
     tensors: tuple[RawTensor, ...]
     ops: tuple[RawOp, ...]
     inputs: tuple[int, ...]
     outputs: tuple[int, ...]
+    subgraphs: int = 1
 
 
 def read(data: bytes) -> RawModel:
-    """Read a .tflite file. Raises ModelError where it is damaged, of another version, or has more than one subgraph."""
+    """Read a .tflite file. Raises ModelError where it is damaged or of another version."""
     _check_head(data)
     try:
         return _Reader(data).model()
@@ -165,8 +185,9 @@ class _Reader:
         codes = self.codes(model)
         buffers = self.buffers(model)
         self.extras(model)
-        if self.length(model.SubgraphsLength(), 4, "the list of subgraphs") != 1:
-            raise ModelError(f"{model.SubgraphsLength()} subgraphs, mcugrad reads one", "export the inference signature only")
+        subgraphs = self.length(model.SubgraphsLength(), 4, "the list of subgraphs")
+        if not subgraphs:
+            _damaged("it has 0 subgraphs")
         graph = model.Subgraphs(0)
         self.text(graph.Name())
         count = self.length(graph.TensorsLength(), 4, "the list of tensors")
@@ -175,7 +196,7 @@ class _Reader:
             self.op(graph.Operators(i), i, codes, count) for i in range(self.length(graph.OperatorsLength(), 4, "the list of operators"))
         )
         inputs = self.indices(graph, "Inputs", "the model's inputs", count)
-        return RawModel(tensors, ops, inputs, self.indices(graph, "Outputs", "the model's outputs", count))
+        return RawModel(tensors, ops, inputs, self.indices(graph, "Outputs", "the model's outputs", count), subgraphs)
 
     def codes(self, model: Any) -> list[tuple[str, str]]:
         """(builtin name, custom name) by operator code index."""
@@ -309,8 +330,37 @@ def _mean(o: Any) -> RawOptions:
     return RawOptions(keep_dims=o.KeepDims())
 
 
-def _add(o: Any) -> RawOptions:
+def _arithmetic(o: Any) -> RawOptions:
     return RawOptions(activation=o.FusedActivationFunction())
+
+
+def _leaky_relu(o: Any) -> RawOptions:
+    return RawOptions(alpha=o.Alpha())
+
+
+def _concat(o: Any) -> RawOptions:
+    return RawOptions(activation=o.FusedActivationFunction(), axis=o.Axis())
+
+
+def _strided_slice(o: Any) -> RawOptions:
+    masks = Masks(o.BeginMask(), o.EndMask(), o.EllipsisMask(), o.NewAxisMask(), o.ShrinkAxisMask(), o.Offset())
+    return RawOptions(masks=masks)
+
+
+def _split(o: Any) -> RawOptions:
+    return RawOptions(pieces=o.NumSplits())
+
+
+def _pack(o: Any) -> RawOptions:
+    return RawOptions(axis=o.Axis(), pieces=o.ValuesCount())
+
+
+def _unpack(o: Any) -> RawOptions:
+    return RawOptions(axis=o.Axis(), pieces=o.Num())
+
+
+def _resize(o: Any) -> RawOptions:
+    return RawOptions(align_corners=o.AlignCorners(), half_pixel_centers=o.HalfPixelCenters())
 
 
 def _softmax(o: Any) -> RawOptions:
@@ -323,6 +373,21 @@ _OPTIONS: dict[str, tuple[int, Callable[[], Any], Callable[[Any], RawOptions]]] 
     "FULLY_CONNECTED": (tflite.BuiltinOptions.FullyConnectedOptions, tflite.FullyConnectedOptions, _linear),
     "AVERAGE_POOL_2D": (tflite.BuiltinOptions.Pool2DOptions, tflite.Pool2DOptions, _pool),
     "MEAN": (tflite.BuiltinOptions.ReducerOptions, tflite.ReducerOptions, _mean),
-    "ADD": (tflite.BuiltinOptions.AddOptions, tflite.AddOptions, _add),
+    "MAX_POOL_2D": (tflite.BuiltinOptions.Pool2DOptions, tflite.Pool2DOptions, _pool),
+    "ADD": (tflite.BuiltinOptions.AddOptions, tflite.AddOptions, _arithmetic),
+    "SUB": (tflite.BuiltinOptions.SubOptions, tflite.SubOptions, _arithmetic),
+    "MUL": (tflite.BuiltinOptions.MulOptions, tflite.MulOptions, _arithmetic),
+    "LEAKY_RELU": (tflite.BuiltinOptions.LeakyReluOptions, tflite.LeakyReluOptions, _leaky_relu),
+    "CONCATENATION": (tflite.BuiltinOptions.ConcatenationOptions, tflite.ConcatenationOptions, _concat),
+    "STRIDED_SLICE": (tflite.BuiltinOptions.StridedSliceOptions, tflite.StridedSliceOptions, _strided_slice),
+    "SPLIT": (tflite.BuiltinOptions.SplitOptions, tflite.SplitOptions, _split),
+    "SPLIT_V": (tflite.BuiltinOptions.SplitVOptions, tflite.SplitVOptions, _split),
+    "PACK": (tflite.BuiltinOptions.PackOptions, tflite.PackOptions, _pack),
+    "UNPACK": (tflite.BuiltinOptions.UnpackOptions, tflite.UnpackOptions, _unpack),
+    "RESIZE_NEAREST_NEIGHBOR": (
+        tflite.BuiltinOptions.ResizeNearestNeighborOptions,
+        tflite.ResizeNearestNeighborOptions,
+        _resize,
+    ),
     "SOFTMAX": (tflite.BuiltinOptions.SoftmaxOptions, tflite.SoftmaxOptions, _softmax),
 }
