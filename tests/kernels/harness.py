@@ -26,7 +26,7 @@ class Layout:
     """A packed record and the memory that it names."""
 
     kind: StepKind
-    values: Mapping[str, int]
+    values: Mapping[str, float]
     record: bytes
     regions: tuple[Memory, ...]
 
@@ -62,6 +62,12 @@ def requants(rng: Rng, count: int) -> Array:
         out["mult"] = rng.integers(2**30, 2**31, count)
         out["shift"] = rng.integers(-14, -3, count) if flavour > 1 else rng.integers(-31, 31, count)
     return out
+
+
+def slopes(rng: Rng, count: int) -> Array:
+    """int16: any, or only the ends and zero."""
+    ends = rng.choice(np.array([-(2**15), -1, 0, 1, 2**15 - 1], np.int16), count)
+    return ends if rng.integers(4) == 0 else rng.integers(-(2**15), 2**15, count).astype(np.int16)
 
 
 def exponents(rng: Rng, count: int) -> Array:
@@ -104,6 +110,7 @@ def content(rng: Rng, ctype: str, count: int) -> Array:
         "mg_requant": requants,
         "mg_exponent": exponents,
         "float": reals,
+        "int16_t": slopes,
         "mg_args": lambda g, _: args(g),
         "mg_rng": lambda g, _: randoms(g),
     }

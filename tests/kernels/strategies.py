@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -12,7 +13,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 Draw = st.DrawFn
-Scalars = dict[str, int]
+Scalars = dict[str, Any]
 Array = npt.NDArray[np.generic]
 Contents = Callable[[Scalars, np.random.Generator], Mapping[str, Array]]
 Test = Callable[[], None]
@@ -23,6 +24,9 @@ channels = st.sampled_from([1, 2, 3, 4, 5, 7, 8, 15, 16, 17, 31, 33])
 zero_points = st.sampled_from([-128, 127, 0]) | st.integers(-128, 127)
 positive_q31 = st.sampled_from([0, 1, 2**30, 2**31 - 1]) | st.integers(2**30, 2**31 - 1)
 fraction_bits = st.sampled_from([0, 8, 16]) | st.integers(0, 16)
+factors = st.tuples(positive_q31, st.integers(-12, 1) | st.integers(-31, 30))
+"""(mult, shift) as mg_requant has them."""
+lengths = channels | st.integers(1, 300)
 limits = st.sampled_from([(-128, 127)] * 4 + [(-128, 5), (-7, 127), (0, 0), (20, -20)])
 
 
@@ -65,7 +69,12 @@ def part(draw: Draw, whole: int) -> int:
 
 def output(draw: Draw) -> Scalars:
     lo, hi = draw(limits)
-    return {"zy": draw(zero_points), "lo": lo, "hi": hi}
+    return {"zy": draw(zero_points), "lo": lo, "hi": hi, "rounding": draw(st.integers(0, 1))}
+
+
+def pair(draw: Draw) -> Scalars:
+    """P and C of two operands, and how the second is spread."""
+    return {"p": draw(channels), "c": draw(channels), "bp": draw(st.integers(0, 1)), "bc": draw(st.integers(0, 1))}
 
 
 def planes(draw: Draw) -> Scalars:

@@ -8,8 +8,9 @@ from strategies import Draw, Scalars, channels, epilogue, output, part, planes, 
 
 @st.composite
 def shape(draw: Draw) -> Scalars:
-    i, o = draw(channels), draw(channels)
-    return window(draw) | {"i": i, "o": o, "it": part(draw, i)}
+    g = draw(st.sampled_from([1, 1, 2, 3]))
+    i, o = draw(channels), draw(channels) * g
+    return window(draw) | {"i": i, "o": o, "g": g, "it": part(draw, i)}
 
 
 @st.composite

@@ -45,16 +45,23 @@ def test_rdivpot() -> None:
     assert [f(int(v), int(k)) for v, k in zip(x, n, strict=True)] == fixed.rdivpot(x, n).tolist()
 
 
-def test_requant() -> None:
+REQUANT = c.c_int32, c.c_int32, c.c_int32, c.c_int32, c.c_int32
+
+
+@pytest.mark.parametrize("rounding", [0, 1])
+def test_requant(rounding: int) -> None:
     rng = np.random.default_rng(3)
     acc, mult, shift = int32(rng), np.maximum(int32(rng), 0), rng.integers(-31, 31, COUNT)
-    f = c_function("mg_host_requant", c.c_int32, c.c_int32, c.c_int32, c.c_int32)
-    assert [f(int(a), int(m), int(s)) for a, m, s in zip(acc, mult, shift, strict=True)] == fixed.requant(acc, mult, shift).tolist()
+    f = c_function("mg_host_requant", *REQUANT)
+    got = [f(int(a), int(m), int(s), rounding) for a, m, s in zip(acc, mult, shift, strict=True)]
+    assert got == fixed.requant(acc, mult, shift, rounding).tolist()
 
 
+@pytest.mark.parametrize("rounding", [0, 1])
 @pytest.mark.parametrize(("x", "mult", "shift", "y"), [(7984, 1583594044, -9, 12), (5803, 1693298185, -6, 72)])
-def test_requant_rounds_twice(x: int, mult: int, shift: int, y: int) -> None:
-    assert c_function("mg_host_requant", c.c_int32, c.c_int32, c.c_int32, c.c_int32)(x, mult, shift) == y
+def test_requant_rounds_twice_or_once(rounding: int, x: int, mult: int, shift: int, y: int) -> None:
+    """tensorflow#25087."""
+    assert c_function("mg_host_requant", *REQUANT)(x, mult, shift, rounding) == y - rounding
 
 
 def test_scale() -> None:

@@ -1,4 +1,4 @@
-"""The runtime's borders: fixed.h against the reference, every reason to refuse a plan, hostile plans under sanitizers."""
+"""The runtime's borders: every reason to refuse a plan, hostile plans under sanitizers."""
 
 from __future__ import annotations
 
@@ -16,9 +16,6 @@ from mcugrad.native import _Context, aligned, library
 from mcugrad.paths import firmware_dir, root
 from mcugrad.plan.codec import HEADER_BYTES, Region, decode, ref
 from mcugrad.plan.opsdef import kinds, ops_hash
-from mcugrad.ref import fixed
-
-EDGES = np.array([-(2**31), -(2**31) + 1, -(2**30), -1, 0, 1, 2**30, 2**31 - 2, 2**31 - 1])
 
 
 def mg_err() -> dict[str, int]:
@@ -28,60 +25,6 @@ def mg_err() -> dict[str, int]:
 
 
 ERR = mg_err()
-
-# ---- fixed.h ----------------------------------------------------------------------------------------------------------
-
-
-def numbers(rng: np.random.Generator, n: int) -> np.ndarray:
-    """int32 of all magnitudes, the ends often."""
-    wide = rng.integers(-(2**31), 2**31, n) >> rng.integers(0, 31, n)
-    return np.where(rng.integers(8, size=n) == 0, rng.choice(EDGES, n), wide)
-
-
-@pytest.mark.parametrize(("x", "mult", "shift", "y"), [(7984, 1583594044, -9, 12), (5803, 1693298185, -6, 72)])
-def test_requant_rounds_twice(x: int, mult: int, shift: int, y: int) -> None:
-    """tensorflow#25087: one rounding would give one less."""
-    assert library().mg_host_requant(x, mult, shift) == y
-
-
-def test_integers_equal_the_reference() -> None:
-    rng = np.random.default_rng(1)
-    lib = library()
-    a, b, mult = numbers(rng, 4000), numbers(rng, 4000), np.abs(numbers(rng, 4000)) % 2**31
-    power, shift, any_n = rng.integers(0, 32, 4000), rng.integers(-31, 31, 4000), rng.integers(-70, 130, 4000)
-    rows = list(zip(*(v.tolist() for v in (a, b, mult, power, shift, any_n)), strict=True))
-    assert [lib.mg_host_srdhm(x, y) for x, y, *_ in rows] == fixed.srdhm(a, b).tolist()
-    assert [lib.mg_host_rdivpot(x, p) for x, _, _, p, *_ in rows] == fixed.rdivpot(a, power).tolist()
-    assert [lib.mg_host_requant(x, m, s) for x, _, m, _, s, _ in rows] == fixed.requant(a, mult, shift).tolist()
-    assert [lib.mg_host_scale(x, m, n) for x, _, m, _, _, n in rows] == fixed.scale(a, mult, any_n).tolist()
-
-
-def test_floats_equal_the_reference_bit_for_bit() -> None:
-    rng = np.random.default_rng(2)
-    lib = library()
-    lib.mg_host_exp.argtypes = lib.mg_host_log.argtypes = (c.c_float,)
-    lib.mg_host_exp.restype = lib.mg_host_log.restype = c.c_float
-    negative = np.concatenate(([0, -87, -87.00001, -1e30], -np.exp2(rng.uniform(-30, 6.5, 4000)))).astype(np.float32)
-    above_one = np.concatenate(([1, 2, 2**24 - 1], np.exp2(rng.uniform(0, 23.9, 4000)))).astype(np.float32)
-    assert [lib.mg_host_exp(v) for v in negative.tolist()] == fixed.exp(negative).tolist()
-    assert [lib.mg_host_log(v) for v in above_one.tolist()] == fixed.log(above_one).tolist()
-
-
-def test_split_and_draw_equal_the_reference() -> None:
-    rng = np.random.default_rng(3)
-    lib = library()
-    lib.mg_host_split.argtypes = (c.c_float, c.POINTER(c.c_int32), c.POINTER(c.c_int32))
-    lib.mg_host_draw.argtypes, lib.mg_host_draw.restype = (c.c_uint32,) * 4, c.c_uint32
-    reals = rng.integers(0, 2**32, 2000, dtype=np.uint64).astype(np.uint32).view(np.float32)
-    reals = np.concatenate((reals, np.array([0, -1, np.inf, -np.inf, np.nan, 1e-45, 1.5, 2.0**-126], np.float32)))
-    mult, n = c.c_int32(), c.c_int32()
-    want = zip(*(v.tolist() for v in fixed.split(reals)), strict=True)
-    for value, expected in zip(reals.tolist(), want, strict=True):
-        lib.mg_host_split(value, c.byref(mult), c.byref(n))
-        assert (mult.value, n.value) == expected, value
-    for seed, tick, stream in [(0, 0, 0), (1, 2, 3), (2**32 - 1, 2**32 - 1, 65535)]:
-        assert [lib.mg_host_draw(seed, tick, stream, k) for k in range(50)] == fixed.draw(seed, tick, stream, 50).tolist()
-
 
 # ---- refusing plans ---------------------------------------------------------------------------------------------------
 

@@ -1,9 +1,9 @@
-"""Softmax: C equals the reference, byte for byte."""
+"""Softmax and its error: C equals the reference, byte for byte."""
 
 from __future__ import annotations
 
 from hypothesis import strategies as st
-from strategies import Draw, Scalars, channels, sweep
+from strategies import Draw, Scalars, channels, epilogue, sweep
 
 from mcugrad.lower.quant import softmax_params
 
@@ -15,4 +15,10 @@ def forward(draw: Draw) -> Scalars:
     return {"n": draw(st.integers(1, 3)), "c": c, "mult": p.mult, "shift": p.shift, "diff_min": p.diff_min}
 
 
+@st.composite
+def error(draw: Draw) -> Scalars:
+    return epilogue(draw) | {"n": draw(st.integers(1, 3)), "c": draw(channels | st.integers(34, 300))}
+
+
+test_bwd_x_s8, test_bwd_x_s8_more = sweep("softmax_bwd_x_s8", error())
 test_fwd_s8, test_fwd_s8_more = sweep("softmax_fwd_s8", forward())

@@ -54,10 +54,18 @@ def exact_mix(x: int) -> int:
     [(7984, 1583594044, -9, 12), (5803, 1693298185, -6, 72)],
     ids=["11.499-becomes-12", "71.49-becomes-72"],
 )
-def test_requant_rounds_twice(x: int, mult: int, shift: int, y: int) -> None:
-    """tensorflow#25087: one rounding would give one less."""
-    assert int(fixed.requant(x, mult, shift)) == y
+def test_requant_rounds_twice_or_once(x: int, mult: int, shift: int, y: int) -> None:
+    """tensorflow#25087: with one rounding it is one less."""
+    assert int(fixed.requant(x, mult, shift)) == int(fixed.requant(x, mult, shift, 0)) == y
+    assert int(fixed.requant(x, mult, shift, 1)) == y - 1
     assert math.floor(Fraction(x * mult, 2 ** (31 - shift)) + HALF) == y - 1
+
+
+def test_the_two_roundings_differ_in_half_a_percent() -> None:
+    rng = np.random.default_rng(26)
+    x, mult, shift = rng.integers(-60000, 60001, 200_000), rng.integers(2**30, 2**31, 200_000), rng.integers(-10, -4, 200_000)
+    differ = fixed.requant(x, mult, shift, 0) != fixed.requant(x, mult, shift, 1)
+    assert 0.003 < differ.mean() < 0.01
 
 
 @given(int32, int32)
@@ -78,6 +86,11 @@ def test_rdivpot(x: int, n: int) -> None:
 def test_requant(acc: int, mult: int, shift: int) -> None:
     wrapped = (acc * 2 ** max(shift, 0) + 2**31) % 2**32 - 2**31
     assert int(fixed.requant(acc, mult, shift)) == exact_rdivpot(exact_srdhm(wrapped, mult), max(-shift, 0))
+
+
+@given(st.integers(-(2**20), 2**20) | int32, mults, st.integers(-31, 30))
+def test_requant_with_one_rounding(acc: int, mult: int, shift: int) -> None:
+    assert int(fixed.requant(acc, mult, shift, 1)) == sat32(math.floor(Fraction(acc * mult, 2 ** (31 - shift)) + HALF))
 
 
 @given(int32, mults, st.integers(-40, 70) | st.sampled_from([-(2**15), -32, -31, 0, 1, 62, 63, 2**15]))

@@ -94,11 +94,12 @@ def test_the_table_is_sound() -> None:
         assert all(r.type in TYPES and r.offset % 4 == 0 for r in kind.refs)
 
 
-def values(kind: StepKind) -> st.SearchStrategy[dict[str, int]]:
+def values(kind: StepKind) -> st.SearchStrategy[dict[str, float]]:
     """Any values that fit the fields, whatever the NEEDs say."""
     bits = {s.name: 8 * SCALARS[s.type][1] for s in kind.scalars}
     signed = {s.name for s in kind.scalars if s.type.startswith("S")}
     fields = {n: st.integers(-(2 ** (b - 1)), 2 ** (b - 1) - 1) if n in signed else st.integers(0, 2**b - 1) for n, b in bits.items()}
+    fields |= {s.name: st.floats(allow_nan=False, width=32) for s in kind.scalars if s.type == "F32"}
     return st.fixed_dictionaries(fields | {r.name: st.integers(0, 2**32 - 1) for r in kind.refs})
 
 

@@ -47,6 +47,37 @@ def test_a_linear_layer_with_one_scale_rounds_their_product_to_float() -> None:
     assert one["shift"][0] == two["shift"][0]
 
 
+def test_mul() -> None:
+    mult, shift = quant.mul_params(0.5, 0.25, 0.1)
+    assert mult * 2.0 ** (shift - 31) == pytest.approx(1.25)
+
+
+def test_prelu() -> None:
+    p = quant.prelu_params(0.5, 0.01, 0.1)
+    assert p.pm * 2.0 ** (p.psh - 31) == pytest.approx(5.0)
+    assert p.nm * 2.0 ** (p.nsh - 31) == pytest.approx(0.05)
+
+
+@pytest.mark.parametrize("corners", [False, True])
+@pytest.mark.parametrize("half", [False, True])
+def test_resize_rows_stay_inside(corners: bool, half: bool) -> None:
+    for size_in in range(1, 12):
+        for size_out in range(1, 24):
+            rows = quant.resize_rows(size_in, size_out, align_corners=corners, half_pixel_centers=half)
+            assert rows.dtype.name == "uint16"
+            assert len(rows) == size_out
+            assert 0 <= rows.min() <= rows.max() < size_in
+            assert (rows[1:] >= rows[:-1]).all()
+
+
+def test_resize_rows_of_a_doubled_image() -> None:
+    assert quant.resize_rows(3, 6, align_corners=False, half_pixel_centers=False).tolist() == [0, 0, 1, 1, 2, 2]
+    assert quant.resize_rows(3, 6, align_corners=True, half_pixel_centers=False).tolist() == [0, 0, 1, 1, 2, 2]
+    assert quant.resize_rows(3, 6, align_corners=False, half_pixel_centers=True).tolist() == [0, 0, 1, 1, 2, 2]
+    assert quant.resize_rows(4, 2, align_corners=True, half_pixel_centers=False).tolist() == [0, 3]
+    assert quant.resize_rows(4, 2, align_corners=False, half_pixel_centers=True).tolist() == [1, 3]
+
+
 def test_softmax_caps_its_multiplier() -> None:
     p = quant.softmax_params(1.0, 1000.0)
     assert (p.mult, p.shift, p.diff_min) == (2**31 - 1, 30, 0)
