@@ -145,7 +145,7 @@ class Function(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class Unary:
-    """inputs x -> y = function(x), elementwise. ``alpha`` is the slope of LEAKY_RELU. REQUANTIZE is int8 to int8 (QUANTIZE inside the graph)."""
+    """inputs x -> y = function(x), elementwise. ``alpha`` is the slope of LEAKY_RELU. REQUANTIZE is a QUANTIZE of int8 to int8."""
 
     function: Function
     alpha: float = 0.0
