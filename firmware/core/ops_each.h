@@ -25,6 +25,9 @@
 #ifndef S32
 #define S32(field)
 #endif
+#ifndef F32
+#define F32(field)
+#endif
 #ifndef NEED
 #define NEED(condition)
 #endif
@@ -51,6 +54,7 @@
 #undef S16
 #undef U32
 #undef S32
+#undef F32
 #undef NEED
 #undef IN
 #undef CONST

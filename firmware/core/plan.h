@@ -86,6 +86,7 @@ _Static_assert(sizeof(mg_args) == 12 && sizeof(mg_result) == 16, "SPEC.md sectio
 #define S16(field) int16_t field;
 #define U32(field) uint32_t field;
 #define S32(field) int32_t field;
+#define F32(field) float field;
 #define IN(type, field, count) mg_ref field;
 #define CONST(type, field, count) mg_ref field;
 #define OUT(type, field, count) mg_ref field;

@@ -16,6 +16,7 @@ enum type {
     TYPE_int8_t,
     TYPE_uint8_t,
     TYPE_int16_t,
+    TYPE_uint16_t,
     TYPE_int32_t,
     TYPE_float,
     TYPE_mg_requant,
@@ -26,6 +27,7 @@ enum type {
     TYPE_none,
 };
 
+// Of the scalars only a float has a type: the others may have any value that the NEEDs allow.
 struct field {
     uint8_t offset;  // in the record; of RECORD_END: its size
     uint8_t bytes;
@@ -78,6 +80,7 @@ static const struct {
     [TYPE_int8_t] = {1, 1, NULL},
     [TYPE_uint8_t] = {1, 1, NULL},
     [TYPE_int16_t] = {2, 2, NULL},
+    [TYPE_uint16_t] = {2, 2, NULL},
     [TYPE_int32_t] = {4, 4, NULL},
     [TYPE_float] = {4, 4, float_ok},
     [TYPE_mg_requant] = {sizeof(mg_requant), 4, requant_ok},
@@ -101,6 +104,7 @@ static const struct {
 #define S16(field) FIELD(field, SCALAR, none)
 #define U32(field) FIELD(field, SCALAR, none)
 #define S32(field) FIELD(field, SCALAR, none)
+#define F32(field) FIELD(field, SCALAR, float)
 #define IN(type, field, count) FIELD(field, ACCESS_IN, type)
 #define CONST(type, field, count) FIELD(field, ACCESS_CONST, type)
 #define OUT(type, field, count) FIELD(field, ACCESS_OUT, type)
@@ -184,7 +188,7 @@ uint32_t mg_ops_hash(void)
 
 // ---- one record -------------------------------------------------------------------------------------------------------
 
-// Size and padding: what lies between the end of one field and the start of the next must be zero.
+// Size, padding (what lies between the end of one field and the start of the next must be zero), float scalars.
 static int check_record(const struct mg_step *step, const struct field *field, struct mg_fault *fault)
 {
     const uint8_t *record = (const uint8_t *)step;
@@ -198,6 +202,8 @@ static int check_record(const struct mg_step *step, const struct field *field, s
         for (; at < field->offset; at++)
             if (record[at] != 0)
                 return fail(fault, MG_ERR_RECORD, at, 0);
+        if (field->access == SCALAR && field->type == TYPE_float && !float_ok(record + at))
+            return fail(fault, MG_ERR_VALUE, at, 0);
         at += field->bytes;
     }
     return MG_OK;

@@ -73,6 +73,7 @@ static mg_ref reference(int writes, int in_const)
 #define S16(field) record.field = (int16_t)scalar(INT16_MIN, INT16_MAX);
 #define U32(field) record.field = (uint32_t)scalar(0, UINT32_MAX);
 #define S32(field) record.field = (int32_t)(dice(2) ? (int64_t)dice(INT32_MAX) : scalar(INT32_MIN, INT32_MAX));
+#define F32(field) record.field = (float)dice(1000) / 64.0f;
 #define IN(type, field, count) record.field = reference(0, 0);
 #define CONST(type, field, count) record.field = reference(0, 1);
 #define OUT(type, field, count) record.field = reference(1, 0);
