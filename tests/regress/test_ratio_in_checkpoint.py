@@ -10,7 +10,6 @@ from e2e.conftest import MODEL
 from helpers.cli import mcugrad
 from helpers.motions import CLASSES, write_motions
 
-
 ROUNDED = pytest.mark.xfail(strict=True, reason="Scheme.describe still writes six digits")
 
 
