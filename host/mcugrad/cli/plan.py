@@ -48,7 +48,7 @@ def plan(output: Output, model: Path, board: str, scheme: str, classes: int | No
 
 def show_report(out: Output, r: PlanReport) -> None:
     """Print memory and work as a table."""
-    output.console.print(f"trains {r.scheme}", soft_wrap=True)
+    out.say(f"trains {r.scheme}")
     table = Table(title=f"training plan for {r.board}")
     table.add_column("what")
     table.add_column("bytes", justify="right")
