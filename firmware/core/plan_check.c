@@ -28,6 +28,7 @@ enum type {
     TYPE_none,
 };
 
+// Of the scalars only a float has a type: the others may have any value that the NEEDs allow.
 struct field {
     uint8_t offset;  // in the record; of RECORD_END: its size
     uint8_t bytes;
@@ -203,7 +204,7 @@ uint32_t mg_ops_hash(void)
 
 // ---- one record -------------------------------------------------------------------------------------------------------
 
-// Size and padding: what lies between the end of one field and the start of the next must be zero.
+// Size, padding (what lies between the end of one field and the start of the next must be zero), float scalars.
 static int check_record(const struct mg_step *step, const struct field *field, struct mg_fault *fault)
 {
     const uint8_t *record = (const uint8_t *)step;
@@ -217,6 +218,8 @@ static int check_record(const struct mg_step *step, const struct field *field, s
         for (; at < field->offset; at++)
             if (record[at] != 0)
                 return fail(fault, MG_ERR_RECORD, at, 0);
+        if (field->access == SCALAR && field->type == TYPE_float && !float_ok(record + at))
+            return fail(fault, MG_ERR_VALUE, at, 0);
         at += field->bytes;
     }
     return MG_OK;

@@ -7,6 +7,7 @@ import io
 import json
 import os
 import re
+import signal
 import subprocess
 import sys
 from collections.abc import Mapping
@@ -80,7 +81,13 @@ def started(*arguments: str | Path | float, env: Mapping[str, str] | None = None
         text=True,
         env={**os.environ, **(env or {})},
         start_new_session=True,
+        preexec_fn=_heed_ctrl_c,
     )
+
+
+def _heed_ctrl_c() -> None:
+    """A shell starts what it puts into the background with Ctrl-C ignored, and tests with it."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
 def finished(process: subprocess.Popen[str], timeout_s: float = 60.0) -> Done:

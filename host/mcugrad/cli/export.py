@@ -10,6 +10,7 @@ import click
 from mcugrad.cli.common import Output, command, model_argument
 from mcugrad.exporter import write_tflite
 from mcugrad.lower.read_back import apply_state
+from mcugrad.training.checkpoint import write_atomic
 from mcugrad.training.resume import compile_for
 
 
@@ -21,6 +22,6 @@ from mcugrad.training.resume import compile_for
 def export(output: Output, model: Path, checkpoint: Path, out: Path) -> dict[str, Any]:
     """Put the trained weights of a checkpoint into MODEL and write it as .tflite."""
     compiled, state = compile_for(model, checkpoint)
-    write_tflite(apply_state(compiled.model, compiled.program, compiled.layout, state), out)
+    write_atomic(out, write_tflite(apply_state(compiled.model, compiled.program, compiled.layout, state)))
     output.say(f"wrote {out}")
     return {"model": str(model), "checkpoint": str(checkpoint), "out": str(out), "bytes": out.stat().st_size}

@@ -48,7 +48,8 @@ def plan(output: Output, model: Path, board: str, scheme: str, classes: int | No
 
 def show_report(out: Output, r: PlanReport) -> None:
     """Print memory and work as a table."""
-    table = Table(title=f"training plan for {r.board}: {r.scheme}")
+    out.say(f"trains {r.scheme}")
+    table = Table(title=f"training plan for {r.board}")
     table.add_column("what")
     table.add_column("bytes", justify="right")
     table.add_column("")

@@ -14,7 +14,7 @@ from mcugrad.exporter import write_tflite
 from mcugrad.lower.read_back import apply_state
 from mcugrad.pipeline import Compiled
 from mcugrad.plan import decode
-from mcugrad.training.checkpoint import Checkpoint, write_checkpoint
+from mcugrad.training.checkpoint import Checkpoint, write_atomic, write_checkpoint
 from mcugrad.training.curve import write_curve
 from mcugrad.training.run import Step
 
@@ -69,7 +69,7 @@ def save(compiled: Compiled, state: bytes, seed: int, files: Files) -> None:
     trained = compiled.program.trained
     scheme = compiled.train.scheme.describe(compiled.train.graph)
     classes = compiled.program.classes if compiled.fresh_head else None
-    write_tflite(apply_state(compiled.model, compiled.program, compiled.layout, state), files.model)
+    write_atomic(files.model, write_tflite(apply_state(compiled.model, compiled.program, compiled.layout, state)))
     write_checkpoint(files.checkpoint, Checkpoint(header.plan_crc, header.model_hash, scheme, classes, trained[0].ws, seed, state))
 
 

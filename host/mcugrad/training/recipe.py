@@ -27,7 +27,7 @@ class Recipe:
 
     def __post_init__(self) -> None:
         if self.epochs < 1:
-            raise UsageError(f"--epochs {self.epochs}: at least 1")
+            raise UsageError(f"--epochs {self.epochs}: at least 1", "5 is the default")
         if not (MIN_LR <= self.lr <= MAX_LR):
             raise UsageError(
                 f"--lr {self.lr}: a number from {MIN_LR:g} to {MAX_LR:g}", "0.001 for an existing classifier, 0.01 to 0.03 for a new head"

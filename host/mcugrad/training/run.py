@@ -15,7 +15,10 @@ from mcugrad.link import Session, TrainReply
 from mcugrad.training.recipe import Recipe
 
 DIVERGED_LOSS = 3.0
-"""Diverged: the loss averaged over a window is this many times that of the first window, and above that of guessing."""
+"""Diverged: the loss averaged over a window is this many times that of the first window, and that of guessing."""
+
+BAD_START = 5.0
+"""A first window above this many times the loss of guessing has diverged itself, and counts as this much."""
 
 WINDOW = 50
 
@@ -91,10 +94,10 @@ class _DivergenceGuard:
         self._losses.clear()
         if self._first is None:
             self._first = mean
-        if not np.isfinite(mean) or mean > DIVERGED_LOSS * max(self._first, self._guessing):
+        limit = DIVERGED_LOSS * max(min(self._first, BAD_START * self._guessing), self._guessing)
+        if not mean <= limit:
             self.error = DivergedError(
-                f"the loss is {mean:.3g} over the last {WINDOW} samples, {self._first:.3g} over the first {WINDOW}; "
-                f"the limit is {DIVERGED_LOSS:g} times that, and above guessing",
+                f"the loss is {mean:.3g} over the last {WINDOW} samples and was {self._first:.3g} over the first, the limit is {limit:.3g}",
                 "use a smaller --lr",
             )
 
