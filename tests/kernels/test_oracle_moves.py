@@ -143,15 +143,13 @@ def test_concat(axis: int, count: int, rng: np.random.Generator) -> None:
     assert np.array_equal(y, oracle(m.finish(inputs, [yi]), *parts))
 
 
-@pytest.mark.parametrize(
-    "flags", [{}, {"align_corners": True}, {"half_pixel_centers": True}, {"align_corners": True, "half_pixel_centers": True}]
-)
+@pytest.mark.parametrize("corners", [False, True])
+@pytest.mark.parametrize("half", [False, True])
 @pytest.mark.parametrize("size", [(10, 12), (7, 9), (3, 2), (1, 1), (5, 6), (1, 20), (23, 1)])
-def test_resize_nearest(size: tuple[int, int], flags: dict[str, bool], rng: np.random.Generator) -> None:
+def test_resize_nearest(size: tuple[int, int], corners: bool, half: bool, rng: np.random.Generator) -> None:
     x = int8(rng, *X_SHAPE)
     m, xi = model_of(x, a_quant(rng))
-    yi = m.resize_nearest(xi, size, **flags)
-    both = {"align_corners": False, "half_pixel_centers": False} | flags
-    rows, cols = resize_rows(5, size[0], **both), resize_rows(6, size[1], **both)
+    yi = m.resize_nearest(xi, size, align_corners=corners, half_pixel_centers=half)
+    rows, cols = (resize_rows(n, out, align_corners=corners, half_pixel_centers=half) for n, out in zip(X_SHAPE[1:3], size, strict=True))
     got = run("resize_fwd_s8", {"h": 5, "w": 6, "c": 4, "p": size[0], "q": size[1]}, x=x, rows=rows, cols=cols)
     assert np.array_equal(got, oracle(m.finish([xi], [yi]), x).reshape(-1))
