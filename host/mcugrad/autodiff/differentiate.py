@@ -149,6 +149,12 @@ def _is_logistic(op: Op | None) -> bool:
     return op is not None and isinstance(op.kind, Unary) and op.kind.function is Function.LOGISTIC
 
 
+def ends_in_probability(graph: Graph) -> bool:
+    """Whether the output is a probability, not a logit or a value."""
+    last, _ = _ends(graph)
+    return _is_logistic(last) or (last is not None and isinstance(last.kind, Softmax))
+
+
 def _loss_of(graph: Graph) -> Loss:
     last, _ = _ends(graph)
     return Loss.BCE if _is_logistic(last) and graph.tensors[graph.output].size == 1 else Loss.XENT

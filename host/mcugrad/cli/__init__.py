@@ -15,9 +15,12 @@ from mcugrad.cli.doctor import doctor
 from mcugrad.cli.eval import eval_
 from mcugrad.cli.export import export
 from mcugrad.cli.inspect import inspect
+from mcugrad.cli.ops import ops
 from mcugrad.cli.plan import plan
 from mcugrad.cli.ports import ports
+from mcugrad.cli.quantize import quantize
 from mcugrad.cli.train import train
+from mcugrad.cli.verify import verify
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})
@@ -25,12 +28,12 @@ from mcugrad.cli.train import train
 def group() -> None:
     """Train int8 networks on Cortex-M microcontrollers.
 
-    A .tflite file goes in; a training plan that fits one board comes out; the board trains on the samples that this host streams to it; the
-    trained .tflite file comes back.
+    A .tflite or .onnx file goes in; a training plan that fits one board comes out; the board trains on the samples that this host streams
+    to it; the trained model comes back.
     """
 
 
-for _command in (inspect, plan, build, train, eval_, check, export, boards, ports, doctor):
+for _command in (inspect, ops, quantize, plan, build, train, eval_, check, verify, export, boards, ports, doctor):
     group.add_command(_command)
 
 

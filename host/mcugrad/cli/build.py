@@ -9,7 +9,18 @@ from typing import Any
 import click
 
 from mcugrad.board import find_board
-from mcugrad.cli.common import Output, board_option, classes_option, command, group_digits, rounding_option, scheme_option, weight_bytes
+from mcugrad.cli.common import (
+    Output,
+    board_option,
+    classes_option,
+    command,
+    group_digits,
+    loss_of,
+    loss_option,
+    rounding_option,
+    scheme_option,
+    weight_bytes,
+)
 from mcugrad.lower import Options
 from mcugrad.pipeline import compile_model
 from mcugrad.plan.c_array import c_array
@@ -23,9 +34,12 @@ from mcugrad.training.checkpoint import write_atomic
 @scheme_option
 @classes_option
 @rounding_option
+@loss_option
 @click.option("--out", type=click.Path(path_type=Path), default=Path("mcugrad-build"), show_default=True, help="Folder for the files.")
 @command
-def build(output: Output, model: Path | None, board: str, scheme: str, classes: int | None, rounding: str, out: Path) -> dict[str, Any]:
+def build(
+    output: Output, model: Path | None, board: str, scheme: str, classes: int | None, rounding: str, loss: str, out: Path
+) -> dict[str, Any]:
     """Build the trainer firmware of a board; with MODEL also its plan: plan.bin, and plan.h for an application of your own."""
     target = find_board(board)
     image = target.build()
@@ -35,7 +49,7 @@ def build(output: Output, model: Path | None, board: str, scheme: str, classes: 
     output.say(f"{elf}: flash {group_digits(image.flash_bytes)} bytes, static RAM {group_digits(image.static_ram_bytes)} bytes")
     files = {"firmware": str(elf)}
     if model is not None:
-        compiled = compile_model(model, scheme, classes, Options(ws=weight_bytes(rounding)))
+        compiled = compile_model(model, scheme, classes, Options(ws=weight_bytes(rounding)), loss_of(loss))
         require_fit(report(compiled, target))
         write_atomic(out / "plan.bin", compiled.plan)
         write_atomic(out / "plan.h", c_array(compiled.plan).encode())

@@ -16,6 +16,8 @@ from mcugrad.cli.common import (
     classes_option,
     command,
     load_data,
+    loss_of,
+    loss_option,
     model_argument,
     rounding_option,
     scheme_option,
@@ -38,6 +40,7 @@ from mcugrad.training.run import train
 @scheme_option
 @classes_option
 @rounding_option
+@loss_option
 @click.option("--steps", type=click.IntRange(1), default=16, show_default=True, help="Samples to compare, before and after settling.")
 @click.option(
     "--settle", type=click.IntRange(1), default=160, show_default=True, help="Samples to train on before the gradients are judged."
@@ -52,6 +55,7 @@ def check(
     scheme: str,
     classes: int | None,
     rounding: str,
+    loss: str,
     steps: int,
     settle: int,
     lr: float,
@@ -60,8 +64,8 @@ def check(
 
     Fails with exit code 7 at the first byte that differs, or where a gradient's cosine with the float gradient is under its bound.
     """
-    compiled = compile_model(model, scheme, classes, Options(ws=weight_bytes(rounding)))
-    dataset = _some(load_data(output, data, compiled.model, compiled.program.classes), settle + steps)
+    compiled = compile_model(model, scheme, classes, Options(ws=weight_bytes(rounding)), loss_of(loss))
+    dataset = _some(load_data(output, data, compiled), settle + steps)
     recipe = Recipe(epochs=-(-(settle + steps) // len(dataset.x)), lr=lr, schedule="constant", skip=0.0, seed=1)
     with open_board(board) as (_, transport):
         session = Session(transport)

@@ -14,9 +14,11 @@ import click
 from rich.console import Console
 
 from mcugrad import data as datasets
+from mcugrad.autodiff import Loss
 from mcugrad.data import DataSet
 from mcugrad.errors import McugradError, UsageError
-from mcugrad.graph import Graph
+from mcugrad.pipeline import Compiled
+from mcugrad.training.run import classes_of
 
 DEFAULT_BOARD = "qemu-mps2-an386"
 Result = Mapping[str, Any]
@@ -112,13 +114,33 @@ rounding_option = click.option(
 )
 
 
-def load_data(output: Output, path: Path, model: Graph, classes: int) -> DataSet:
-    """A data set for ``model`` with labels below ``classes``. Says how its values became int8."""
-    found = datasets.load(path, model)
-    datasets.check_labels(found, classes)
+def load_data(output: Output, path: Path, compiled: Compiled, *, regression: bool | None = None) -> DataSet:
+    """A data set for a compiled model, its labels checked. Says how its values became int8.
+
+    ``regression``: y, or x itself, is the target; None lets the plan's loss say.
+    """
+    if compiled.train.loss is Loss.MSE if regression is None else regression:
+        found = datasets.load_regression(path, compiled.model)
+    else:
+        found = datasets.load(path, compiled.model)
+        datasets.check_labels(found, compiled.train.classes or classes_of(compiled.train.graph))
     for note in found.notes:
         output.say(f"{path.name}: {note}")
     return found
+
+
+loss_option = click.option(
+    "--loss",
+    type=click.Choice(["auto", *(loss.value for loss in Loss)]),
+    default="auto",
+    show_default=True,
+    help="xent: softmax cross-entropy; bce: binary cross-entropy on one logit; mse: regression, y (or x itself) is the target.",
+)
+
+
+def loss_of(word: str) -> Loss | None:
+    """The loss of ``--loss``; None lets the end of the model decide."""
+    return None if word == "auto" else Loss(word)
 
 
 def weight_bytes(rounding: str) -> int:

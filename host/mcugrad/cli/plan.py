@@ -15,6 +15,8 @@ from mcugrad.cli.common import (
     classes_option,
     command,
     group_digits,
+    loss_of,
+    loss_option,
     model_argument,
     rounding_option,
     scheme_option,
@@ -32,11 +34,14 @@ from mcugrad.training.checkpoint import write_atomic
 @scheme_option
 @classes_option
 @rounding_option
+@loss_option
 @click.option("--out", type=click.Path(path_type=Path), help="Write the plan's bytes here.")
 @command
-def plan(output: Output, model: Path, board: str, scheme: str, classes: int | None, rounding: str, out: Path | None) -> dict[str, Any]:
+def plan(
+    output: Output, model: Path, board: str, scheme: str, classes: int | None, rounding: str, loss: str, out: Path | None
+) -> dict[str, Any]:
     """Compile a training plan for MODEL and show its memory, flash and work on a board."""
-    compiled = compile_model(model, scheme, classes, Options(ws=weight_bytes(rounding)))
+    compiled = compile_model(model, scheme, classes, Options(ws=weight_bytes(rounding)), loss_of(loss))
     r = report(compiled, find_board(board))
     show_report(output, r)
     require_fit(r)

@@ -23,6 +23,8 @@ from mcugrad.cli.common import (
     command,
     group_digits,
     load_data,
+    loss_of,
+    loss_option,
     model_argument,
     rounding_option,
     scheme_option,
@@ -40,7 +42,7 @@ from mcugrad.proof.compare import Agreement
 from mcugrad.report import PlanReport, report, require_fit
 from mcugrad.training.outcome import Files, RunLog, draw, save
 from mcugrad.training.recipe import SCHEDULES, Recipe
-from mcugrad.training.run import Evaluation, Step, evaluate
+from mcugrad.training.run import Evaluation, Regression, Step, evaluate
 from mcugrad.training.run import train as train_on_board
 
 
@@ -58,8 +60,8 @@ class _Run:
     files: Files
     log: RunLog
     steps: list[Step] = field(default_factory=list)
-    before: Evaluation | None = None
-    after: Evaluation | None = None
+    before: Evaluation | Regression | None = None
+    after: Evaluation | Regression | None = None
     verdict: Verdict | None = None
     figures: dict[str, Any] = field(default_factory=dict)
 
@@ -77,6 +79,7 @@ class _Run:
 @click.option("--skip", type=float, default=0.1, show_default=True, help="Skip samples whose largest |dL/dlogit| is below this.")
 @click.option("--seed", type=click.IntRange(0, 2**32 - 1), default=1, show_default=True, help="Order of the samples, stochastic rounding.")
 @rounding_option
+@loss_option
 @click.option("--check", type=click.IntRange(0), default=0, show_default=True, help="Samples to compare with the reference, bit for bit.")
 @click.option("--out", type=click.Path(path_type=Path), default=Path("trained.tflite"), show_default=True, help="The trained model.")
 @command
@@ -94,6 +97,7 @@ def train(
     skip: float,
     seed: int,
     rounding: str,
+    loss: str,
     check: int,
     out: Path,
 ) -> dict[str, Any]:
@@ -101,11 +105,11 @@ def train(
 
     Beside --out come a checkpoint (.ckpt), a run log (.jsonl) and the loss curve (.svg). Ctrl-C saves the weights so far.
     """
-    recipe = Recipe(epochs, lr, schedule, skip, seed)
+    recipe = Recipe(epochs, lr, schedule, skip if loss != "mse" else 0.0, seed)
     _require_name(out, model)
-    compiled = compile_model(model, scheme, classes, Options(weight_bytes(rounding), seed))
-    dataset = load_data(output, data, compiled.model, compiled.program.classes)
-    held_out = load_data(output, eval_data, compiled.model, compiled.program.classes) if eval_data else None
+    compiled = compile_model(model, scheme, classes, Options(weight_bytes(rounding), seed), loss_of(loss))
+    dataset = load_data(output, data, compiled)
+    held_out = load_data(output, eval_data, compiled) if eval_data else None
     files = Files.beside(out)
     files.prepare()
     output.say(f"model {model}, {len(dataset.x)} training samples")
@@ -122,10 +126,10 @@ def train(
 
 
 def _require_name(out: Path, model: Path) -> None:
-    """Raise UsageError where ``out`` is no .tflite file, or is the model that is trained."""
-    if out.suffix != ".tflite":
+    """Raise UsageError where ``out`` is no model file, or is the model that is trained."""
+    if out.suffix not in (".tflite", ".onnx"):
         better = out / "trained.tflite" if out.is_dir() else out.with_suffix(".tflite")
-        raise UsageError(f"--out {out}: the trained model is a .tflite file", f"--out {better}")
+        raise UsageError(f"--out {out}: the trained model is a .tflite or .onnx file", f"--out {better}")
     if out.exists() and model.exists() and out.samefile(model):
         raise UsageError(f"--out {out} is the model that is trained; its checkpoint needs it unchanged", "choose another --out")
 
@@ -222,21 +226,21 @@ def _where(run: _Run) -> str:
     return f"the weights after {len(run.steps)} steps are in {run.files.model} and {run.files.checkpoint}"
 
 
-def _evaluate(run: _Run, session: Session, what: str) -> Evaluation | None:
+def _evaluate(run: _Run, session: Session, what: str) -> Evaluation | Regression | None:
     if run.held_out is None:
         return None
     with bar(run.output, what, len(run.held_out.x)) as advance:
-        found = evaluate(session, run.held_out, run.compiled.program.classes, advance)
-    run.log.event("evaluation", when=what.rsplit(maxsplit=1)[-1], accuracy=found.accuracy, confusion=found.confusion.tolist())
+        found = evaluate(session, run.held_out, run.compiled.train, advance)
+    run.log.event("evaluation", when=what.rsplit(maxsplit=1)[-1], **found.as_dict())
     return found
 
 
 def _result(run: _Run, board: Board) -> dict[str, Any]:
-    accuracy = {"before": run.before.accuracy, "after": run.after.accuracy} if run.before and run.after else None
     return {
         "board": board.name,
         "timing": "emulated" if board.emulated else "measured",
-        "accuracy": accuracy,
+        "loss": run.compiled.train.loss.value if run.compiled.train.loss else None,
+        **_before_after(run),
         "steps": len(run.steps),
         "skipped": sum(s.skipped for s in run.steps),
         **run.figures,
@@ -246,12 +250,23 @@ def _result(run: _Run, board: Board) -> dict[str, Any]:
     }
 
 
+def _before_after(run: _Run) -> dict[str, Any]:
+    """The accuracy, or the mean squared error of a regression, before and after; None where nothing was held out."""
+    if isinstance(run.before, Regression) and isinstance(run.after, Regression):
+        return {"accuracy": None, "mse": {"before": run.before.mse, "after": run.after.mse}}
+    if isinstance(run.before, Evaluation) and isinstance(run.after, Evaluation):
+        return {"accuracy": {"before": run.before.accuracy, "after": run.after.accuracy}}
+    return {"accuracy": None}
+
+
 def _show(run: _Run, board: Board, caps: Caps) -> None:
     say = run.output.say
     measured, link = run.figures["ram_measured"], run.figures["link"]
-    if run.before and run.after:
-        n = len(run.held_out.x) if run.held_out else 0
+    n = len(run.held_out.x) if run.held_out else 0
+    if isinstance(run.before, Evaluation) and isinstance(run.after, Evaluation):
         say(f"accuracy on {n} held-out samples: {100 * run.before.accuracy:.2f} % before, {100 * run.after.accuracy:.2f} % after")
+    if isinstance(run.before, Regression) and isinstance(run.after, Regression):
+        say(f"mean squared error on {n} held-out samples: {run.before.mse:.6g} before, {run.after.mse:.6g} after")
     skipped = sum(s.skipped for s in run.steps)
     say(f"{len(run.steps)} training steps, {skipped} of them certain already and skipped, in {run.figures['seconds']:.1f} s")
     unit = caps.tick_unit.name.lower()

@@ -45,17 +45,16 @@ class Verdict:
 
 def check_cold(session: Session, compiled: Compiled, data: DataSet, recipe: Recipe, count: int) -> Agreement:
     """Compare ``count`` training samples from the initial STATE."""
-    assert data.y is not None
     order = list(recipe.order(len(data.x)))[:count]
-    return compare(session, compiled, decode(compiled.plan).init, data.x[order], data.y[order], recipe.lr, 0.0)
+    return compare(session, compiled, decode(compiled.plan).init, data, order, recipe.lr, 0.0)
 
 
 def check_settled(
     session: Session, compiled: Compiled, state: bytes, data: DataSet, recipe: Recipe, count: int
 ) -> tuple[Agreement, tuple[Quality, ...]]:
     """Compare ``count`` samples from ``state``, and their gradients with float ones. The board's STATE is changed."""
-    assert data.y is not None
     order = list(recipe.order(len(data.x)))[-count:]
-    x, y = data.x[order], data.y[order]
-    agreement = compare(session, compiled, state, x, y, recipe.lr, 0.0)
-    return agreement, gradient_quality(compiled, state, x, y, recipe.lr)
+    truth = data.target if data.target is not None else data.y
+    assert truth is not None
+    agreement = compare(session, compiled, state, data, order, recipe.lr, 0.0)
+    return agreement, gradient_quality(compiled, state, data.x[order], truth[order], recipe.lr)

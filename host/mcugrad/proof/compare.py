@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
+from mcugrad.data import DataSet
 from mcugrad.errors import VerifyError
 from mcugrad.link import Session
 from mcugrad.link.protocol import Region as Readable
@@ -14,9 +15,7 @@ from mcugrad.memory import Layout
 from mcugrad.pipeline import Compiled
 from mcugrad.plan import Region
 from mcugrad.ref.run import Machine
-
-Samples = npt.NDArray[np.int8]
-Labels = npt.NDArray[np.int64]
+from mcugrad.training.run import label_of, sample_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,8 +37,8 @@ class Agreement:
     difference: Difference | None
 
 
-def compare(session: Session, compiled: Compiled, state: bytes, x: Samples, y: Labels, lr: float, skip: float) -> Agreement:
-    """Train board and reference from ``state`` on x (N, …), y (N,), and compare after every sample.
+def compare(session: Session, compiled: Compiled, state: bytes, data: DataSet, order: Sequence[int], lr: float, skip: float) -> Agreement:
+    """Train board and reference from ``state`` on the samples of ``order``, and compare after every sample.
 
     The board's STATE is then that of these N samples. Raises FitError where the board has no room for the trace.
     """
@@ -50,10 +49,11 @@ def compare(session: Session, compiled: Compiled, state: bytes, x: Samples, y: L
     session.trace_on()
     outputs = 0
     try:
-        for k in range(len(x)):
-            reference = machine.train(x[k], int(y[k]), lr, skip)
-            session.sample(x[k])
-            reply = session.train(int(y[k]), lr, skip)
+        for k, i in enumerate(order):
+            label, target = label_of(data, i), None if data.target is None else data.target[i]
+            reference = machine.train(data.x[i], label, lr, skip, target)
+            session.sample(sample_of(data, i))
+            reply = session.train(label, lr, skip)
             board = np.frombuffer(session.read(Readable.TRACE, 0, 4 * len(compiled.program.steps)), "<u4")
             executed = _executed(compiled, reference.skipped)
             found = _first_step(compiled, k, board[executed].tolist(), machine.trace, executed)
@@ -65,7 +65,7 @@ def compare(session: Session, compiled: Compiled, state: bytes, x: Samples, y: L
             outputs += len(executed)
     finally:
         session.trace_off()
-    return Agreement(len(x), outputs, None)
+    return Agreement(len(order), outputs, None)
 
 
 def _executed(compiled: Compiled, skipped: bool) -> list[int]:

@@ -16,12 +16,13 @@ MAGIC = b"MGCKPT1\n"
 
 @dataclass(frozen=True, slots=True)
 class Checkpoint:
-    """``plan_crc`` and ``model_hash`` are those of the plan's header; ``scheme``, ``classes`` and ``ws`` are the compiler's arguments."""
+    """``plan_crc`` and ``model_hash`` are those of the plan's header; the rest but STATE are the compiler's arguments."""
 
     plan_crc: int
     model_hash: int
     scheme: str
     classes: int | None
+    loss: str
     ws: int
     seed: int
     state: bytes

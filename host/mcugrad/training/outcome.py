@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, TextIO
 
 from mcugrad.errors import UsageError
-from mcugrad.exporter import write_tflite
+from mcugrad.exporter import model_bytes
 from mcugrad.lower.read_back import apply_state
 from mcugrad.pipeline import Compiled
 from mcugrad.plan import decode
@@ -69,8 +69,10 @@ def save(compiled: Compiled, state: bytes, seed: int, files: Files) -> None:
     trained = compiled.program.trained
     scheme = compiled.train.scheme.describe(compiled.train.graph)
     classes = compiled.program.classes if compiled.fresh_head else None
-    write_atomic(files.model, write_tflite(apply_state(compiled.model, compiled.program, compiled.layout, state)))
-    write_checkpoint(files.checkpoint, Checkpoint(header.plan_crc, header.model_hash, scheme, classes, trained[0].ws, seed, state))
+    write_atomic(files.model, model_bytes(apply_state(compiled.model, compiled.program, compiled.layout, state), files.model.suffix))
+    assert compiled.train.loss is not None
+    loss, ws = compiled.train.loss.value, trained[0].ws
+    write_checkpoint(files.checkpoint, Checkpoint(header.plan_crc, header.model_hash, scheme, classes, loss, ws, seed, state))
 
 
 def draw(steps: Sequence[Step], epochs: int, title: str, files: Files) -> None:

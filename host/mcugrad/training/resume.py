@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from mcugrad.autodiff import Loss
 from mcugrad.errors import PlanError
 from mcugrad.importer import read_model
 from mcugrad.lower import Options
@@ -20,7 +21,7 @@ def compile_for(model: Path, checkpoint: Path) -> tuple[Compiled, bytes]:
         raise PlanError(
             f"{checkpoint} was trained from model {saved.model_hash:08x}, {model} is {found:08x}", "give the model it was trained from"
         )
-    compiled = compile_model(model, saved.scheme, saved.classes, Options(saved.ws, saved.seed))
+    compiled = compile_model(model, saved.scheme, saved.classes, Options(saved.ws, saved.seed), Loss(saved.loss))
     made = decode(compiled.plan).header.plan_crc
     if made != saved.plan_crc:
         raise PlanError(

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 
+from mcugrad.autodiff import TrainGraph
+from mcugrad.autodiff.differentiate import ends_in_probability
 from mcugrad.data import DataSet
 from mcugrad.errors import DivergedError
+from mcugrad.graph import Graph
 from mcugrad.link import Session, TrainReply
 from mcugrad.training.recipe import Recipe
 
@@ -45,6 +48,20 @@ class Evaluation:
     confusion: npt.NDArray[np.int64]
     ticks: float
 
+    def as_dict(self) -> dict[str, object]:
+        return {"accuracy": self.accuracy, "confusion": self.confusion.tolist()}
+
+
+@dataclass(frozen=True, slots=True)
+class Regression:
+    """``mse`` is the mean squared error in real units over all outputs; ``ticks`` per sample."""
+
+    mse: float
+    ticks: float
+
+    def as_dict(self) -> dict[str, object]:
+        return {"mse": self.mse}
+
 
 def train(
     session: Session, data: DataSet, recipe: Recipe, on_step: Callable[[Step], None], stopped: Callable[[], bool] = lambda: False
@@ -55,11 +72,9 @@ def train(
     way are trained and seen: STATE is always that of the last step that ``on_step`` saw.
     """
     order = list(recipe.order(len(data.x)))
-    assert data.y is not None
     rates = [recipe.learning_rate(k, len(order)) for k in range(len(order))]
-    labels = data.y.tolist()
-    guard = _DivergenceGuard(max(labels) + 1)
-    jobs = ((data.x[i], labels[i], rates[k]) for k, i in enumerate(order))
+    guard = _DivergenceGuard(0 if data.y is None else int(data.y.max()) + 1)
+    jobs = ((sample_of(data, i), label_of(data, i), rates[k]) for k, i in enumerate(order))
     wanted = itertools.takewhile(lambda _: guard.error is None and not stopped(), jobs)
     done: list[Step] = []
     for k, reply in enumerate(session.train_stream(wanted, recipe.skip)):
@@ -71,9 +86,19 @@ def train(
     return done
 
 
+def sample_of(data: DataSet, i: int) -> npt.NDArray[np.int8]:
+    """What goes over the wire for sample ``i``: the input, and behind it the target of a regression."""
+    x = data.x[i].reshape(-1)
+    return x if data.target is None else np.concatenate([x, data.target[i].reshape(-1)])
+
+
+def label_of(data: DataSet, i: int) -> int:
+    """The label of sample ``i``; 0 for a regression."""
+    return 0 if data.y is None else int(data.y[i])
+
+
 def _step(k: int, order: Sequence[int], rates: Sequence[float], data: DataSet, reply: TrainReply) -> Step:
-    assert data.y is not None
-    correct = reply.argmax == int(data.y[order[k]])
+    correct = data.y is not None and reply.argmax == label_of(data, order[k])
     return Step(k, k // len(data.x), order[k], rates[k], reply.loss, correct, reply.skipped, reply.ticks)
 
 
@@ -81,7 +106,7 @@ class _DivergenceGuard:
     """Watches the loss in windows of 50 steps. ``error`` is set when it has exploded."""
 
     def __init__(self, classes: int) -> None:
-        self._guessing = float(np.log(max(classes, 2)))
+        self._guessing = float(np.log(max(classes, 2))) if classes else 0.0
         self._losses: list[float] = []
         self._first: float | None = None
         self.error: DivergedError | None = None
@@ -102,18 +127,50 @@ class _DivergenceGuard:
             )
 
 
-def evaluate(session: Session, data: DataSet, classes: int, on_sample: Callable[[], None]) -> Evaluation:
-    """Predict every sample on the board. The prediction is the first maximum of the int8 output, as a deployed model would be read."""
+def evaluate(session: Session, data: DataSet, train: TrainGraph, on_sample: Callable[[], None]) -> Evaluation | Regression:
+    """Predict every sample on the board.
+
+    The class is the first maximum of the int8 output, as a deployed model would be read; with one output, whether it is above the middle.
+    """
+    if data.target is not None:
+        return _regression(session, data, train, on_sample)
     assert data.y is not None
+    classes = classes_of(train.graph)
     confusion = np.zeros((classes, classes), np.int64)
     ticks = 0
-    for label, reply in zip(data.y.tolist(), _predictions(session, data), strict=True):
-        confusion[label, reply[0]] += 1
-        ticks += reply[1]
+    middle = _middle(train)
+    for label, reply in zip(data.y.tolist(), session.predict_stream(data.x), strict=True):
+        confusion[label, reply.argmax if middle is None else int(reply.output[0] > middle)] += 1
+        ticks += reply.ticks
         on_sample()
     return Evaluation(float(np.trace(confusion)) / len(data.x), confusion, ticks / len(data.x))
 
 
-def _predictions(session: Session, data: DataSet) -> Iterator[tuple[int, int]]:
-    for reply in session.predict_stream(data.x):
-        yield reply.argmax, reply.ticks
+def classes_of(graph: Graph) -> int:
+    """Classes that a model's output tells apart: one output tells two."""
+    return max(2, graph.tensors[graph.output].size)
+
+
+def _middle(train: TrainGraph) -> float | None:
+    """The code of probability 0.5 where the model has one output, a probability or its logit; None where it has several."""
+    output = train.graph.tensors[train.graph.output]
+    if output.size > 1:
+        return None
+    assert output.quant is not None
+    real = 0.5 if ends_in_probability(train.graph) else 0.0
+    return output.quant.zero_point + real / output.quant.scale[0]
+
+
+def _regression(session: Session, data: DataSet, train: TrainGraph, on_sample: Callable[[], None]) -> Regression:
+    assert data.target is not None
+    quant = train.graph.tensors[train.graph.output].quant
+    assert quant is not None
+    total, ticks = 0.0, 0
+    for sample, target in zip(data.x, data.target, strict=True):
+        session.sample(sample)
+        reply = session.predict()
+        difference = quant.scale[0] * (reply.output.astype(np.float64) - target.reshape(-1))
+        total += float((difference**2).mean())
+        ticks += reply.ticks
+        on_sample()
+    return Regression(total / len(data.x), ticks / len(data.x))
