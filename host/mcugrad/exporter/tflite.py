@@ -5,9 +5,6 @@ The tensors keep their order and their names; the constants that only the file n
 
 from __future__ import annotations
 
-import contextlib
-import os
-import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -19,6 +16,7 @@ import numpy.typing as npt
 import tflite
 
 from mcugrad.errors import ModelError
+from mcugrad.exporter.whole import write_whole
 from mcugrad.graph.edit import is_float
 from mcugrad.graph.types import (
     Add,
@@ -102,7 +100,7 @@ def write_tflite(graph: Graph, path: str | Path | None = None) -> bytes:
     """
     data = serialize(to_file(graph), graph)
     if path is not None:
-        _write_whole(Path(path), data)
+        write_whole(Path(path), data)
     return data
 
 
@@ -114,30 +112,6 @@ def to_file(graph: Graph) -> File:
     for op in graph.ops:
         _WRITERS[type(op.kind)](file, op)
     return file
-
-
-def _write_whole(path: Path, data: bytes) -> None:
-    """Write beside the target, then rename: a crash leaves the old file or the new one."""
-    temporary = None
-    try:
-        handle, temporary = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
-        with os.fdopen(handle, "wb") as stream:
-            stream.write(data)
-            stream.flush()
-            os.fsync(stream.fileno())
-        os.chmod(temporary, 0o666 & ~_umask())
-        os.replace(temporary, path)
-    except OSError as error:
-        if temporary is not None:
-            with contextlib.suppress(OSError):
-                os.unlink(temporary)
-        raise ModelError(f"cannot write the model {path}: {error.strerror}", "check the folder and its free space") from None
-
-
-def _umask() -> int:
-    mask = os.umask(0)
-    os.umask(mask)
-    return mask
 
 
 # ---- operators -------------------------------------------------------------------------------------------------------
