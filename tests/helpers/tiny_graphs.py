@@ -263,7 +263,7 @@ def _add_inputs() -> Graph:
 
 def _stretched(n: TinyNet, x: int) -> int:
     """The smaller operand first, and computed."""
-    return n.two(Mul(Activation.NONE), n.mean(x, keep_dims=True), x)
+    return n.two(Mul(Activation.NONE), n.slice(x, (0, 1, 2, 0), (1, 1, 1, 4)), x)
 
 
 def _split(n: TinyNet, x: int) -> int:
@@ -283,7 +283,7 @@ ONE_OP: dict[str, Callable[[], Graph]] = {
     "sub a column": lambda: _one(lambda n, x: n.two(Sub(Activation.NONE), x, n.constant((1, 6, 5, 1)))),
     "sub from a constant": lambda: _one(lambda n, x: n.two(Sub(Activation.NONE), n.constant((1, 1, 1, 4)), x)),
     "mul by a constant": lambda: _one(lambda n, x: n.two(Mul(Activation.RELU_N1_1), x, n.constant((4,)))),
-    "mul by a mean": lambda: _one(_stretched),
+    "mul by a pixel": lambda: _one(_stretched),
     "maximum": lambda: _one(lambda n, x: n.minmax(x, n.constant((4,), 0.05, -3), largest=True)),
     "minimum": lambda: _one(lambda n, x: n.minmax(x, n.constant((1, 1, 1, 1), 0.05, -3), largest=False)),
     "relu": lambda: _one(lambda n, x: n.unary(x, Function.RELU)),

@@ -10,9 +10,9 @@ import pytest
 
 from helpers.shared import shared
 from helpers.tiny_graphs import TinyNet
-from mcugrad.data import DataSet, check_labels, load
+from mcugrad.data import DataSet, check_labels, load, load_regression
 from mcugrad.errors import DataError
-from mcugrad.graph import Graph, Quant
+from mcugrad.graph import Function, Graph, Quant, Unary
 from mcugrad.importer import read_model
 
 
@@ -195,6 +195,101 @@ def test_a_label_beyond_int64_is_out_of_range(save) -> None:
     data = load(save(x=X, y=np.array([0, 2**64 - 1], np.uint64)), net())
     with pytest.raises(DataError, match="sample 1 has label 9223372036854775807"):
         check_labels(data, 10)
+
+
+# ---- regression -----------------------------------------------------------------------------------------------------
+
+
+def regression(inputs: int = 3, outputs: int = 2) -> Graph:
+    """Input scale 0.5 and zero point -3, output scale 0.2 and zero point 4."""
+    n = TinyNet()
+    source = n.activation((1, inputs), 0.5, -3)
+    return n.finish(source, n.linear(source, outputs))
+
+
+SAMPLES = np.array([[0, 1, -1], [2.5, 3, 60]], np.float32)
+
+
+def test_float_targets_are_quantized_with_the_outputs_scale(save) -> None:
+    data = load_regression(save(x=SAMPLES, y=np.array([[0, 0.2], [-0.31, 100]])), regression())
+    assert data.target.tolist() == [[4, 5], [2, 127]]
+    assert data.target.dtype == np.int8 and data.y is None
+    assert data.x.tolist() == [[-3, -1, -5], [2, 3, 117]]
+    assert data.notes[1:] == (
+        "y is float64, taken as real values, quantized with scale 0.2 and zero point 4",
+        "1 of 4 values of y (25 %) lie outside -26.4 to 24.6 and were clipped",
+    )
+
+
+def test_int8_targets_are_taken_as_they_are(save) -> None:
+    y = np.array([[1, -128], [127, 4]], np.int8)
+    data = load_regression(save(x=SAMPLES, y=y), regression())
+    np.testing.assert_array_equal(data.target, y)
+    assert len(data.notes) == 1
+
+
+@pytest.mark.parametrize("shape", [(2,), (2, 1), (2, 1, 1)])
+def test_one_target_a_sample_may_be_a_plain_list(save, shape: tuple[int, ...]) -> None:
+    data = load_regression(save(x=SAMPLES, y=np.ones(shape, np.float32)), regression(outputs=1))
+    assert data.target.tolist() == [[9], [9]]
+
+
+def test_without_y_the_target_is_the_real_value_of_x(save) -> None:
+    """The autoencoder's input and output have different scales: the codes differ, the values do not."""
+    data = load_regression(save(x=SAMPLES), regression(outputs=3))
+    assert data.target.tolist() == [[4, 9, -1], [17, 19, 127]]
+    assert "there is no y, the target is x itself" in data.notes[1]
+    codes = load_regression(save(x=data.x), regression(outputs=3))
+    np.testing.assert_array_equal(codes.target, data.target)
+
+
+def test_without_y_uint8_of_a_0_to_1_model_is_divided_for_the_target_too(save) -> None:
+    n = TinyNet()
+    source = n.activation((1, 3), 1 / 255, -128)
+    graph = n.finish(source, n.add_op(Unary(Function.REQUANTIZE), (source,), n.activation((1, 3), 0.01, 0)))
+    data = load_regression(save(x=np.array([[0, 51, 255]], np.uint8)), graph)
+    assert data.target.tolist() == [[0, 20, 100]]
+
+
+REGRESSION_REFUSED = {
+    "no y and another size": ({"x": SAMPLES}, r"x cannot be its own target: the model's input is \(3,\), its output \(2,\)"),
+    "another shape": ({"x": SAMPLES, "y": SAMPLES}, r"y has samples of shape \(3,\), the model's output is \(2,\)"),
+    "class numbers": ({"x": SAMPLES, "y": np.array([0, 1])}, "y is int64: float or int8 is expected"),
+    "too few": ({"x": SAMPLES, "y": np.ones((1, 2))}, "has not as many targets"),
+    "NaN": ({"x": SAMPLES, "y": np.full((2, 2), np.nan)}, r"y has 4 values that are NaN or infinite, the first at \(0, 0\)"),
+    "no x": ({"y": np.ones((2, 2))}, "no array x, only y"),
+}
+
+
+@pytest.mark.parametrize("case", REGRESSION_REFUSED)
+def test_targets_that_are_refused(save, case: str) -> None:
+    arrays, text = REGRESSION_REFUSED[case]
+    with pytest.raises(DataError, match=text) as caught:
+        load_regression(save(**arrays), regression())
+    assert caught.value.exit_code == 4 and caught.value.hint
+
+
+def test_labels_of_binary_cross_entropy_are_0_and_1(save) -> None:
+    data = load(save(x=SAMPLES, y=np.array([0, 2])), regression(outputs=1))
+    with pytest.raises(DataError, match=r"sample 1 has label 2, the model has 2 classes \(0 to 1\)"):
+        check_labels(data, 2)
+
+
+def test_a_model_with_two_inputs_has_no_data_set(save) -> None:
+    n = TinyNet()
+    a, b = n.activation((1, 3)), n.activation((1, 3))
+    graph = n.finish_all((a, b), (n.add(a, b),))
+    for read in (load, load_regression):
+        with pytest.raises(DataError, match=r"the model has 2 inputs \(t0, t1\)"):
+            read(save(x=SAMPLES, y=Y), graph)
+
+
+def test_a_float_model_is_to_be_quantized_first(save) -> None:
+    n = TinyNet()
+    source = n.float_tensor((1, 3))
+    graph = n.finish(source, n.add_op(Unary(Function.TANH), (source,), n.float_tensor((1, 3))))
+    with pytest.raises(DataError, match="the model computes in float: quantize it first"):
+        load(save(x=SAMPLES, y=Y), graph)
 
 
 def test_the_spoken_digits() -> None:

@@ -11,8 +11,8 @@ from helpers.shared import shared
 from helpers.tiny_graphs import TinyNet, assert_same_graph, every_op, one_linear, oracle, random_inputs, small_net
 from mcugrad.errors import ModelError, UsageError
 from mcugrad.exporter import write_tflite
-from mcugrad.graph import Activation, Graph, Linear, Quant
-from mcugrad.graph.edit import bias_of, input_of, output_of, replace_head, weight_of, with_weights
+from mcugrad.graph import Activation, Function, Graph, Linear, Quant
+from mcugrad.graph.edit import bias_of, input_of, int8_share, macs, output_of, replace_head, weight_of, with_weights
 from mcugrad.importer import import_tflite, read_model
 
 
@@ -130,6 +130,43 @@ def test_a_float_output_is_adapted() -> None:
     graph = n.finish(source, n.dequantize(n.linear(source, 5)))
     fresh = replace_head(graph, 3)
     assert fresh.tensors[fresh.output].shape == (1, 3)
+
+
+def test_a_logistic_becomes_a_softmax() -> None:
+    """A gate in front of the head stays what it is."""
+    n = TinyNet()
+    source = n.activation((1, 4))
+    gate = n.unary(source, Function.LOGISTIC)
+    graph = n.finish(source, n.unary(n.linear(gate, 1), Function.LOGISTIC))
+    fresh = replace_head(graph, 4)
+    assert [op.name for op in fresh.ops] == ["logistic_0", "linear_0", "softmax_0"]
+    data = write_tflite(fresh)
+    assert_same_graph(fresh, import_tflite(data, "again"))
+    assert (oracle(data, random_inputs(fresh, 2)) == 64 - 128).all()
+
+
+def test_what_a_layer_costs() -> None:
+    graph = every_op()
+    conv, dwconv = _layer(graph, "conv_0"), _layer(graph, "dwconv_1")
+    assert macs(graph, conv) == 5 * 4 * 4 * 3 * 3 * 3
+    y = graph.tensors[dwconv.outputs[0]]
+    assert macs(graph, dwconv) == y.size * 9
+    assert macs(graph, graph.ops[0]) == 0
+    n = TinyNet()
+    source = n.activation((1, 6, 5, 4))
+    grouped = n.finish(source, n.conv(source, 6, groups=2))
+    assert macs(grouped, grouped.ops[0]) == 6 * 5 * 6 * 9 * 2
+    assert int8_share(grouped) == 1
+
+
+def test_the_int8_ends_of_several() -> None:
+    n = TinyNet()
+    a, b = n.float_tensor((1, 4)), n.activation((1, 4))
+    x = n.quantize(a)
+    y = n.add(x, b)
+    graph = n.finish_all((a, b), (y, n.dequantize(n.linear(y, 3))))
+    assert input_of(graph) == graph.tensors[x] and input_of(graph, 1) == graph.tensors[b]
+    assert output_of(graph) == graph.tensors[y] and output_of(graph, 1).shape == (1, 3)
 
 
 @pytest.mark.parametrize("classes", [-1, 0, 1, 65536])

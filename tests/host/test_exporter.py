@@ -8,11 +8,23 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from helpers.meaning import evaluate
 from helpers.shared import shared
-from helpers.tiny_graphs import TinyNet, assert_same_graph, every_op, one_linear, oracle, random_inputs, small_net
+from helpers.tiny_graphs import (
+    ONE_OP,
+    TinyNet,
+    assert_same_graph,
+    every_op,
+    one_linear,
+    oracle,
+    oracle_all,
+    random_inputs,
+    random_samples,
+    small_net,
+)
 from mcugrad.errors import ModelError
 from mcugrad.exporter import write_tflite
-from mcugrad.graph import Pad, Tensor
+from mcugrad.graph import Add, Conv2D, DwConv2D, Function, Mean, Mul, Pad, Prelu, Sub, Tensor, Unary
 from mcugrad.graph.edit import with_weights
 from mcugrad.importer import import_tflite, read_model
 
@@ -40,6 +52,26 @@ def test_import_undoes_write(make) -> None:
     data = write_tflite(graph)
     assert_same_graph(graph, import_tflite(data, "again"))
     assert write_tflite(import_tflite(data, graph.name)) == data
+
+
+@pytest.mark.parametrize("name", ONE_OP)
+def test_import_undoes_write_of_every_other_op(name: str) -> None:
+    graph = ONE_OP[name]()
+    data = write_tflite(graph)
+    assert_same_graph(graph, import_tflite(data, "again"))
+    assert write_tflite(import_tflite(data, graph.name)) == data
+
+
+@pytest.mark.parametrize("name", ONE_OP)
+def test_the_oracle_reads_what_the_graph_says(name: str) -> None:
+    """Moves and comparisons exactly, arithmetic to one unit in the last place."""
+    graph = ONE_OP[name]()
+    samples = random_samples(graph, 5)
+    exact = not any(isinstance(op.kind, Conv2D | DwConv2D | Add | Sub | Mul | Mean | Unary | Prelu) for op in graph.ops)
+    for sample, got in zip(samples, oracle_all(write_tflite(graph), samples, len(graph.outputs)), strict=True):
+        for expected, found in zip(evaluate(graph, sample), got, strict=True):
+            assert np.abs(expected - found.astype(np.float64)).max() <= (0 if exact else 1)
+            assert found.std() > 0
 
 
 @pytest.mark.parametrize("name", SHARED_MODELS)
@@ -83,7 +115,7 @@ def test_a_pad_that_is_neither_same_nor_valid_becomes_an_op() -> None:
     graph = n.finish(source, n.conv(source, 3, stride=(2, 2), pad=(1, 1, 1, 1)))
     back = import_tflite(write_tflite(graph), "again")
     assert [op.name for op in back.ops] == ["pad_0", "conv_0"]
-    assert back.ops[0].kind == Pad((1, 1, 1, 1))
+    assert back.ops[0].kind == Pad((0, 1, 1, 0), (0, 1, 1, 0), -3)
     assert back.tensors[back.output].shape == graph.tensors[graph.output].shape
 
 
@@ -133,6 +165,25 @@ def test_per_channel_linear_weights_reach_the_oracle() -> None:
     sums = np.stack([(w.data.astype(int) @ (x[0].astype(int) - x_zero)) + b.data for x in inputs])
     real = sums * np.array(b.quant.scale) / y.scale[0] + y.zero_point
     assert np.abs(got - np.clip(np.round(real), -128, 127)).max() <= 1
+
+
+def test_a_max_pool_with_odd_pads_is_padded_with_the_least_value() -> None:
+    n = TinyNet()
+    source = n.activation((1, 6, 5, 4))
+    graph = n.finish(source, n.maxpool(source, (3, 3), (2, 2), (0, 0, 2, 1)))
+    data = write_tflite(graph)
+    back = import_tflite(data, "again")
+    assert back.ops[0].kind == Pad((0, 0, 0, 0), (0, 2, 1, 0), -128)
+    for sample in random_samples(graph, 3):
+        np.testing.assert_array_equal(oracle_all(data, [sample], 1)[0][0], evaluate(graph, sample)[0])
+
+
+def test_a_float_graph_is_refused() -> None:
+    n = TinyNet()
+    source = n.float_tensor((1, 4))
+    graph = n.finish(source, n.add_op(Unary(Function.RELU), (source,), n.float_tensor((1, 4))))
+    with pytest.raises(ModelError, match="a float graph cannot be written: quantize it first"):
+        write_tflite(graph)
 
 
 def test_buffers_are_aligned_for_the_runtime() -> None:

@@ -90,8 +90,6 @@ def mean(state: State, op: RawOp) -> list[Found]:
     x, y, keep = value(state, op, 0), output(state, op), options(op).keep_dims
     rank = len(x.shape)
     axes = sorted({axis_of(op, int(a), rank) for a in integers(state, op, 1).reshape(-1)})
-    if not axes:
-        fail(op, "averages over no axis")
     shape = tuple(1 if d in axes else n for d, n in enumerate(x.shape) if keep or d not in axes)
     if rank == 4 and x.shape[0] == 1 and axes == [1, 2]:
         return [Found(Mean(keep), op.inputs[:1], y.index, shape)]

@@ -76,8 +76,7 @@ def _pad_value(state: State, op: RawOp, x: Tensor) -> int:
         if real != 0:
             fail(op, f"fills with {real:g}: a float model may only fill with 0", "pad with zeros")
         return 0
-    if t.scale:
-        require_same_quant(state, op, x, t)
+    require_same_quant(state, op, x, t)
     return int(constant(t, "int8").reshape(-1)[0])
 
 
