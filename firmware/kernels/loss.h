@@ -34,11 +34,13 @@ static inline float mg_larger(float a, float b)
     return b > a ? b : a;
 }
 
-// Decides from the largest gradient whether the sample is skipped; writes unit, ry and result.
+// Decides from the largest gradient whether the sample is skipped; writes unit, ry and result. A peak of 0, or one too small to be
+// divided by 127, has nothing to teach.
 static inline void mg_loss_tell(struct mg_loss *to, float loss, float peak, int32_t argmax)
 {
-    to->skipped = peak < to->args->skip || peak == 0.0f;
-    to->step = to->skipped ? 0.0f : peak / 127.0f;
+    to->step = peak / 127.0f;
+    to->skipped = peak < to->args->skip || to->step == 0.0f;
+    to->step = to->skipped ? 0.0f : to->step;
     *to->unit = to->step;
     *to->ry = (mg_exponent){0};
     *to->result = (mg_result){.loss = loss, .peak = peak, .argmax = argmax, .skipped = to->skipped};

@@ -106,24 +106,38 @@ static int load_end(struct mg_session *s, struct mg_link_call *call) {
 
 // ---- samples ------------------------------------------------------------------------------------------------------------
 
+// Bytes of one training sample on the line: the model's input, then the target of a regression loss.
+static uint32_t line_bytes(const struct mg_ctx *ctx) {
+  return (uint32_t)(mg_sample_bytes(ctx) + mg_target_bytes(ctx));
+}
+
+static void put_sample(const struct mg_ctx *ctx, uint32_t offset, const uint8_t *bytes, uint32_t n) {
+  uint32_t sample_bytes = (uint32_t)mg_sample_bytes(ctx);
+  uint32_t first = offset < sample_bytes ? sample_bytes - offset : 0;
+  first = first < n ? first : n;
+  if (first != 0)
+    memcpy(mg_sample(ctx) + offset, bytes, first);
+  if (first != n)
+    memcpy(mg_target(ctx) + (offset + first - sample_bytes), bytes + first, n - first);
+}
+
 static int sample(struct mg_session *s, struct mg_link_call *call) {
   uint32_t offset = mg_get_u32(call->body);
   uint32_t n = call->body_bytes - 4;
-  uint32_t bytes = (uint32_t)mg_sample_bytes(&s->ctx);
+  uint32_t bytes = line_bytes(&s->ctx);
   uint32_t expected = offset == 0 ? 0 : s->sample_at;
   s->sample_at = 0;
   if (offset != expected)
     return refuse(call, MG_LINK_ERR_ORDER, offset, expected);
   if (n > bytes - offset)
     return refuse(call, MG_LINK_ERR_RANGE, offset + n, bytes);
-  memcpy(mg_sample(&s->ctx) + offset, call->body + 4, n);
+  put_sample(&s->ctx, offset, call->body + 4, n);
   s->sample_at = offset + n;
   return MG_OK;
 }
 
-static int need_sample(const struct mg_session *s, struct mg_link_call *call) {
-  uint32_t bytes = (uint32_t)mg_sample_bytes(&s->ctx);
-  return s->sample_at == bytes ? MG_OK : refuse(call, MG_LINK_ERR_SAMPLE, s->sample_at, bytes);
+static int need_sample(const struct mg_session *s, struct mg_link_call *call, uint32_t bytes) {
+  return s->sample_at >= bytes ? MG_OK : refuse(call, MG_LINK_ERR_SAMPLE, s->sample_at, bytes);
 }
 
 static void trace_step(void *user, uint32_t index, const struct mg_step *step) {
@@ -138,7 +152,7 @@ static void trace_begin(struct mg_session *s) {
 }
 
 static int train(struct mg_session *s, struct mg_link_call *call) {
-  int err = need_sample(s, call);
+  int err = need_sample(s, call, line_bytes(&s->ctx));
   if (err != MG_OK)
     return err;
   trace_begin(s);
@@ -166,7 +180,7 @@ static uint32_t first_maximum(const int8_t *v, uint32_t n) {
 }
 
 static int predict(struct mg_session *s, struct mg_link_call *call) {
-  int err = need_sample(s, call);
+  int err = need_sample(s, call, (uint32_t)mg_sample_bytes(&s->ctx));
   if (err != MG_OK)
     return err;
   trace_begin(s);

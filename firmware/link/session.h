@@ -53,7 +53,7 @@ enum mg_link_err {
   MG_LINK_ERR_TRANSFER = -72,   // the slot's bytes differ from what was sent   [CRC in the slot, CRC sent]
   MG_LINK_ERR_REGION = -73,     // no such region                               [region, regions]
   MG_LINK_ERR_RANGE = -74,      // bytes outside their region                   [end, bytes of the region]
-  MG_LINK_ERR_SAMPLE = -75,     // TRAIN or PREDICT before the whole sample     [bytes so far, bytes of a sample]
+  MG_LINK_ERR_SAMPLE = -75,     // PREDICT before the whole sample, TRAIN before its target too [bytes so far, bytes needed]
   MG_LINK_ERR_NO_TRACE = -76,   // READ of the trace while it is off            [0, 0]
   MG_LINK_ERR_REPLAY = -77,     // a repeat of a command whose reply is gone    [seq, seq expected]
 };
@@ -82,7 +82,7 @@ struct mg_session {
 
   bool loading;
   uint32_t load_bytes, load_at;
-  uint32_t sample_at;   // bytes of the sample that have come
+  uint32_t sample_at;   // bytes of the sample, and of the target behind it, that have come
   uint32_t *trace;      // CRC-32 per step, in the pool behind the plan's memory; NULL: off
   uint32_t trace_steps;
 };

@@ -47,7 +47,8 @@ def tiny_plan(inputs: int = 4, seed: int = 1, arena_extra: int = 0) -> bytes:
     sizes = {"n": 1, "i": inputs, "it": inputs, "o": CLASSES}
     learn = {"dy": dy, "ry": ry, "unit": unit, "args": args}
     forward = kind["linear_fwd_s32"].pack({**sizes, "ws": 2, "bf": 8, "zx": -3, "x": x, "wf": 0, "wt": wt, "b": b, "y": logits})
-    evaluate = kind["requant_fwd_s8"].pack({"n": 1, "o": CLASSES, "zy": 0, "lo": -128, "hi": 127, "x": logits, "rq": requants, "y": y})
+    clamp = {"rounding": 0, "zy": 0, "lo": -128, "hi": 127}
+    evaluate = kind["requant_fwd_s8"].pack({"n": 1, "o": CLASSES, **clamp, "x": logits, "rq": requants, "y": y})
     loss = kind["xent_s32"].pack(
         {"c": CLASSES, "x": logits, "scale": scales, "args": args, "dy": dy, "unit": unit, "ry": ry, "result": result}
     )
@@ -68,6 +69,8 @@ def tiny_plan(inputs: int = 4, seed: int = 1, arena_extra: int = 0) -> bytes:
         output_bytes=CLASSES,
         classes=CLASSES,
         rng=random,
+        target=0,
+        target_bytes=0,
         model_hash=0,
     )
     return encode(interface, [[forward], [evaluate], [loss], backward], bytes(const.bytes), bytes(state.bytes))
