@@ -10,7 +10,7 @@ from rich.table import Table
 from mcugrad.autodiff.rules import RULES
 from mcugrad.cli.common import Output, command
 from mcugrad.graph import Dequantize, OpKind, Quantize, Reshape
-from mcugrad.importer import operator_names
+from mcugrad.importer.names import operator_names
 
 
 @click.command()

@@ -17,6 +17,9 @@ from mcugrad.graph.normalize import normalize
 
 Int8 = npt.NDArray[np.int8]
 
+ARENA_SPARE = 1 << 20
+"""Bytes of the interpreter's arena beyond what the tensors take."""
+
 
 class Oracle(Protocol):
     """``tolerance``: how many units of the last place its outputs may differ from ours."""
@@ -90,9 +93,10 @@ class TflmOracle:
     tolerance = 0
 
     def __init__(self, data: bytes, graph: Graph) -> None:
-        runtime = need("tflite_micro.runtime", "tflite-micro")
+        runtime = need("tflite_micro", "tflite-micro").runtime
         self._ports = _Ports(graph)
-        self._interpreter = runtime.Interpreter.from_bytes(data)
+        activations = sum(t.size * t.dtype.itemsize for t in graph.tensors)
+        self._interpreter = runtime.Interpreter.from_bytes(data, arena_size=2 * activations + 16 * len(data) + ARENA_SPARE)
 
     def outputs(self, inputs: Sequence[Int8]) -> list[Int8]:
         for k, (port, codes) in enumerate(zip(self._ports.inputs, inputs, strict=True)):

@@ -12,9 +12,10 @@ import numpy.typing as npt
 
 from mcugrad.autodiff.differentiate import LOSS_ERROR, Loss, MakeError, TrainGraph, UpdateBias, UpdateWeights, is_vector_layer
 from mcugrad.autodiff.rules import RULES, Array, resize_error
-from mcugrad.graph import AvgPool, Conv2D, DwConv2D, Graph, Linear, MaxPool, Mean, Op, ResizeNearest
+from mcugrad.graph import AvgPool, Conv2D, DwConv2D, Graph, Linear, MaxPool, Mean, Op, ResizeNearest, Unary
 from mcugrad.lower import quant
-from mcugrad.lower.backward import clamp_bounds
+from mcugrad.lower.backward import activation_bounds, clamp_bounds
+from mcugrad.lower.lut import ACTIVATION
 from mcugrad.lower.weights import read_layer
 
 Gradients = dict[tuple[str, str], Array]
@@ -53,7 +54,7 @@ def float_gradients(train: TrainGraph, activations: Activations, head_error: Arr
     dL/d(logits, or output) in real units.
     """
     graph = train.graph
-    errors: dict[int, Array] = {LOSS_ERROR: head_error}
+    errors: dict[int, Array] = {LOSS_ERROR: head_error.reshape(graph.tensors[train.loss_tensor].shape)}
     found: Gradients = {}
     for step in train.backward:
         dy = errors[step.dy]
@@ -115,6 +116,10 @@ def _through(graph: Graph, op: Op, k: int, activations: Activations, dy: Array) 
         return resize_error(inputs[0], dy.reshape(out[-3:]), rows, cols)
     if op in graph.layers and is_vector_layer(graph, op):
         return RULES[Linear].error(op.kind, inputs, dy.reshape(-1, out[-1]), 0)
+    if isinstance(op.kind, Unary) and op.kind.function in ACTIVATION:
+        lo, hi = activation_bounds(ACTIVATION[op.kind.function], graph.tensors[op.outputs[0]])
+        y = activations[op.outputs[0]].reshape(out)
+        dy = np.where((lo < y) & (y < hi), dy.reshape(out), 0.0)
     return RULES[type(op.kind)].error(op.kind, inputs, dy.reshape(_rule_shape(op, out)), k)
 
 
