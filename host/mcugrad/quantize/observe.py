@@ -19,8 +19,8 @@ LEVELS = 255
 MIN_EXPONENT = -1000
 """Of the bins' width, a power of two."""
 
-CANDIDATES = 64
-"""Clipping bounds on each side that the least-squares search tries."""
+CANDIDATES = 96
+"""Clipping bounds on each side that the least-squares search tries, from the extreme value to 1/61 of it."""
 
 
 class Method(enum.StrEnum):
@@ -107,6 +107,6 @@ def _clipping(limit: float, centres: Array, counts: Array) -> tuple[Array, Array
     """Bounds from the limit downwards on one side of zero (centres ascending), their squared errors of clipping, and how many they clip."""
     if limit <= 0:
         return np.zeros(1), np.zeros(1), np.zeros(1)
-    bounds = limit * np.arange(CANDIDATES, 0, -1) / CANDIDATES
+    bounds = limit * 2.0 ** (-np.arange(CANDIDATES) / 16)
     beyond = np.maximum(centres[None, :] - bounds[:, None], 0.0)
     return bounds, (counts * beyond**2).sum(axis=1), (counts * (beyond > 0)).sum(axis=1)
