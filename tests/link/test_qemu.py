@@ -1,4 +1,4 @@
-"""The firmware on an emulated Cortex-M4: the same bytes as on the host board, the same instructions on every run."""
+"""The firmware on an emulated Cortex-M4 and Cortex-M3: the same bytes as on the host board, the same instructions on every run."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 import pytest
 
 from helpers.tiny_plan import samples, tiny_plan
+from helpers.tiny_regression import pairs, tiny_regression
 from mcugrad.board import Firmware, find_board, open_board
 from mcugrad.board import open as board_open
 from mcugrad.errors import UnavailableError
@@ -14,7 +15,7 @@ from mcugrad.link import Caps, Session, Stats
 
 pytestmark = pytest.mark.qemu
 
-NAME = "qemu-mps2-an386"
+NAMES = ("qemu-mps2-an386", "qemu-mps2-an385")
 INPUTS = 100
 SAMPLES = 20
 SKIP = 0.01
@@ -24,6 +25,8 @@ SKIP = 0.01
 class Run:
     """What one board did with the same plan and samples."""
 
+    board: str
+    firmware: Firmware
     caps: Caps
     losses: list[float]
     ticks: list[int]
@@ -37,17 +40,13 @@ def run(board: str, firmware: Firmware) -> Run:
         caps = session.hello()
         session.load_plan(tiny_plan(INPUTS))
         replies = list(session.train_stream(samples(SAMPLES, INPUTS), SKIP))
-        return Run(caps, [r.loss for r in replies], [r.ticks for r in replies], session.read_state(), session.stats())
+        return Run(board, firmware, caps, [r.loss for r in replies], [r.ticks for r in replies], session.read_state(), session.stats())
 
 
-@pytest.fixture(scope="module")
-def firmware() -> Firmware:
-    return find_board(NAME).build()
-
-
-@pytest.fixture(scope="module")
-def emulated(firmware: Firmware) -> Run:
-    return run(NAME, firmware)
+@pytest.fixture(scope="module", params=NAMES)
+def emulated(request: pytest.FixtureRequest) -> Run:
+    name = str(request.param)
+    return run(name, find_board(name).build())
 
 
 def test_state_equals_the_host_board_s(emulated: Run, host_firmware: Firmware) -> None:
@@ -56,31 +55,46 @@ def test_state_equals_the_host_board_s(emulated: Run, host_firmware: Firmware) -
     assert emulated.state == native.state
 
 
-def test_ticks_move_and_repeat(emulated: Run, firmware: Firmware) -> None:
+def test_ticks_move_and_repeat(emulated: Run) -> None:
     assert min(emulated.ticks) > 0
     assert emulated.caps.units(emulated.ticks[0]) == 40 * emulated.ticks[0]
-    assert run(NAME, firmware).ticks == emulated.ticks
+    assert run(emulated.board, emulated.firmware).ticks == emulated.ticks
 
 
-def test_sizes_are_those_of_board_toml(emulated: Run, firmware: Firmware) -> None:
-    board = find_board(NAME)
-    assert emulated.caps.board == NAME
+def test_sizes_are_those_of_board_toml(emulated: Run) -> None:
+    board = find_board(emulated.board)
+    assert emulated.caps.board == emulated.board
     assert emulated.caps.slot_bytes == board.slot_bytes
-    assert emulated.caps.pool_bytes == board.ram_bytes - board.stack_bytes - firmware.static_ram_bytes
-    assert firmware.flash_bytes <= board.firmware_bytes
+    assert emulated.caps.pool_bytes == board.ram_bytes - board.stack_bytes - emulated.firmware.static_ram_bytes
+    assert emulated.firmware.flash_bytes <= board.firmware_bytes
 
 
-def test_memory_is_measured(emulated: Run, firmware: Firmware) -> None:
+def test_memory_is_measured(emulated: Run) -> None:
     stats = emulated.stats
     assert 64 < stats.stack_peak_bytes < stats.stack_reserved_bytes * 4 // 5
-    assert stats.static_ram_bytes == firmware.static_ram_bytes
-    assert stats.firmware_bytes == pytest.approx(firmware.flash_bytes, abs=64)
+    assert stats.static_ram_bytes == emulated.firmware.static_ram_bytes
+    assert stats.firmware_bytes == pytest.approx(emulated.firmware.flash_bytes, abs=64)
     assert stats.arena_touched_bytes == 52
     assert (stats.rx_overruns, stats.damaged_frames) == (0, 0)
 
 
-def test_an_emulator_that_does_not_start_says_why(firmware: Firmware, monkeypatch: pytest.MonkeyPatch) -> None:
-    board = replace(find_board(NAME), qemu_machine="mps9")
+def test_regression_is_the_same_with_and_without_an_fpu(emulated: Run, host_firmware: Firmware) -> None:
+    def train(board: str, firmware: Firmware) -> tuple[list[float], bytes]:
+        with open_board(board, firmware) as (_, line):
+            session = Session(line, deadline_s=20.0)
+            session.hello()
+            session.load_plan(tiny_regression())
+            losses = [r.loss for r in session.train_stream([(x + t, 0, 0.05) for x, t in pairs(SAMPLES)], 0.0)]
+            return losses, session.read_state()
+
+    assert train(emulated.board, emulated.firmware) == train("host", host_firmware)
+
+
+def test_an_emulator_that_does_not_start_says_why(monkeypatch: pytest.MonkeyPatch) -> None:
+    name = NAMES[0]
+    firmware = find_board(name).build()
+    board = replace(find_board(name), qemu_machine="mps9")
     monkeypatch.setattr(board_open, "find_board", lambda _name: board)
-    with pytest.raises(UnavailableError, match=r"qemu-system-arm ended with 1: .*unsupported machine type"), open_board(NAME, firmware) as (_, line):
+    refused = pytest.raises(UnavailableError, match=r"qemu-system-arm ended with 1: .*unsupported machine type")
+    with refused, open_board(name, firmware) as (_, line):
         Session(line, deadline_s=5.0).hello()

@@ -130,8 +130,12 @@ class Stats:
 PREDICT_HEAD = struct.Struct("<iIIxxxxQ")
 """argmax, bytes of the output, its offset in IO, ticks; the output follows where it is short."""
 
+OUTPUT_BYTES = 64
+"""The longest output that a PREDICT reply carries."""
+
 Sample = tuple[bytes | npt.NDArray[np.int8], int, float]
-"""One training sample: the model's input (int8, as it stands in IO), label, learning rate."""
+"""One training sample: the model's input (int8, as it stands in IO), label, learning rate. For a regression loss the target
+(int8) follows the input in the same bytes or array, and the label is 0."""
 
 
 def pack_train(label: int, lr: float, skip: float) -> bytes:

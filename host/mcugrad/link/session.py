@@ -25,6 +25,7 @@ from mcugrad.link.protocol import (
     DATA_ALIGN,
     ERR,
     NAK,
+    OUTPUT_BYTES,
     PREDICT_HEAD,
     PROTOCOL,
     REPLY,
@@ -152,7 +153,7 @@ class Session:
         return self._loaded
 
     def sample(self, data: bytes | npt.NDArray[np.int8]) -> None:
-        """Write the model's input into IO."""
+        """Write the model's input into IO, and what follows it into the target of a regression loss."""
         self._settle()
         self._post_sample(data)
         self._drain()
@@ -181,9 +182,15 @@ class Session:
         return self._whole_output(self._call(Command.PREDICT, b""))
 
     def predict_stream(self, samples: Iterable[bytes | npt.NDArray[np.int8]]) -> Iterator[PredictReply]:
-        """Predict one sample after the other, pipelined like ``train_stream``. Outputs over 64 bytes come back empty."""
-        self._settle()
-        for data in samples:
+        """Predict one sample after the other, pipelined like ``train_stream`` where the outputs are short enough to come along."""
+        left = iter(samples)
+        for data in left:
+            self.sample(data)
+            reply = self.predict()
+            yield reply
+            if len(reply.output) <= OUTPUT_BYTES:
+                break
+        for data in left:
             self._post_sample(data)
             self._post(Command.PREDICT, b"")
             yield from map(parse_predict, self._results(Command.PREDICT))

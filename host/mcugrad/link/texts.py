@@ -101,9 +101,9 @@ TEXTS: Mapping[int, ErrorText] = {
     ),
     -75: ErrorText(
         "MG_LINK_ERR_SAMPLE",
-        "{value:,} bytes of the sample have come, the model takes {limit:,}",
-        "the sample has another shape than the model's input",
-        "check the shape of x",
+        "{value:,} bytes of the sample have come, {limit:,} are needed",
+        "the sample has another shape than the model's input, or its target is missing",
+        "check the shape of x, and of y where the loss is a regression",
     ),
     -76: ErrorText("MG_LINK_ERR_NO_TRACE", "the trace is off", "READ of a trace that was not switched on", "switch it on first"),
     -77: ErrorText("MG_LINK_ERR_REPLAY", "the reply to frame {value} is no longer kept (next is {limit})", "lost replies", _RETRY),
