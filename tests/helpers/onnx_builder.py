@@ -1,9 +1,9 @@
 """ONNX files built node by node, and what onnxruntime and the imported graph make of them.
 
-    b = OnnxBuilder()
-    x = b.input("x", (1, 3, 8, 8))
-    y = b.qdq(b.node("Conv", b.qdq(x, 0.02, 3), b.weights((4, 3, 3, 3)), pads=[1, 1, 1, 1]), 0.05, -5)
-    data = b.finish(y)
+b = OnnxBuilder()
+x = b.input("x", (1, 3, 8, 8))
+y = b.qdq(b.node("Conv", b.qdq(x, 0.02, 3), b.weights((4, 3, 3, 3)), pads=[1, 1, 1, 1]), 0.05, -5)
+data = b.finish(y)
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from mcugrad.quantize import run_float
 
 Array = npt.NDArray[Any]
 
-IN_CODES = (Concat, MaxPool, MinMax, Pad, Reshape, ResizeNearest, Slice, Transpose)
+IN_CODES = (Concat, MaxPool, MinMax, Reshape, ResizeNearest, Slice, Transpose)
 """Kinds that choose or move values: computed on the codes."""
 
 
@@ -146,10 +146,12 @@ def as_int8(value: Array) -> Array:
 
 
 def as_stored(value: Array, shape: tuple[int, ...]) -> Array:
-    """A value of the file in the layout of the graph's tensor."""
+    """A value of the file in the layout of the graph's tensor: images NHWC, where the shape allows it."""
     value = as_int8(np.asarray(value))
-    if value.ndim == 4 and value.shape != shape and tuple(value.shape[p] for p in (0, 2, 3, 1)) == shape:
-        return value.transpose(0, 2, 3, 1)
+    if value.ndim == 3 and len(shape) == 4:
+        return value.transpose(0, 2, 1).reshape(shape)
+    if value.ndim == 4 and (tuple(value.shape[p] for p in (0, 2, 3, 1)) == shape or len(shape) == 2):
+        value = value.transpose(0, 2, 3, 1)
     return value.reshape(shape)
 
 
@@ -186,13 +188,18 @@ def _codes(graph: Graph, op: Op, values: Mapping[int, Array]) -> Array:
     y = graph.tensors[op.outputs[0]]
     if isinstance(op.kind, Dequantize):
         return real_value(tensors[0], values[op.inputs[0]]).astype(np.float32)
+    if isinstance(op.kind, Pad):
+        width = tuple(zip(op.kind.before, op.kind.after, strict=True))
+        return np.pad(values[op.inputs[0]], width, constant_values=op.kind.value)
     if isinstance(op.kind, IN_CODES):
         return _one_op(op, tensors, [values[i].astype(np.float64) for i in op.inputs], y).astype(np.int8)
     real = [real_value(t, values[i]) for t, i in zip(tensors, op.inputs, strict=True)]
     value = real[0] if isinstance(op.kind, Quantize) else _one_op(op, tensors, real, y)
     assert y.quant is not None
-    scaled = (value.astype(np.float32) / np.float32(y.quant.scale[0])).astype(np.float64) if isinstance(op.kind, Quantize) else (
-        value / y.quant.scale[0]
+    scaled = (
+        (value.astype(np.float32) / np.float32(y.quant.scale[0])).astype(np.float64)
+        if isinstance(op.kind, Quantize)
+        else (value / y.quant.scale[0])
     )
     return np.clip(np.rint(scaled) + y.quant.zero_point, -128, 127).astype(np.int8)
 

@@ -91,7 +91,7 @@ class File:
 
     def constant(self, wanted: str, array: Array) -> str:
         name = self.name(wanted)
-        self.constants.append(self.onnx.numpy_helper.from_array(np.ascontiguousarray(array), name))
+        self.constants.append(self.onnx.numpy_helper.from_array(np.array(array, order="C"), name))
         return name
 
     def node(self, op: str, inputs: Sequence[str], wanted: str, **attributes: Any) -> str:
@@ -359,8 +359,7 @@ def _write_transpose(file: File, op: Op) -> None:
 
 def _write_reshape(file: File, op: Op) -> None:
     x, y = file.graph.tensors[op.inputs[0]], file.graph.tensors[op.outputs[0]]
-    name = file.laid(op.inputs[0], _identity(x))
-    file.codes[op.outputs[0]] = (_reshaped(file, name, x.shape, y.shape), _identity(y))
+    file.done(op.outputs[0], _reshaped(file, file.real(op.inputs[0], _identity(x)), x.shape, y.shape), _identity(y))
 
 
 def _write_concat(file: File, op: Op) -> None:
@@ -390,7 +389,7 @@ def _write_pad(file: File, op: Op) -> None:
     quant = _quant(file.graph.tensors[op.inputs[0]])
     order = [perm.index(axis) for axis in range(len(perm))]
     pads = file.constant(f"{op.name}/pads", np.array([*(k.before[a] for a in order), *(k.after[a] for a in order)], np.int64))
-    fill = file.constant(f"{op.name}/fill", np.array((k.value - quant.zero_point) * quant.scale[0], np.float32))
+    fill = file.dequantized(file.constant(f"{op.name}/fill", np.array(k.value, np.int8)), quant)
     file.done(op.outputs[0], file.node("Pad", [file.real(op.inputs[0], perm), pads, fill], f"{op.name}/real", mode="constant"), perm)
 
 
