@@ -6,6 +6,7 @@ from pathlib import Path
 
 from mcugrad.errors import ModelError
 from mcugrad.graph.types import Graph
+from mcugrad.importer.onnx import import_onnx, is_onnx
 from mcugrad.importer.tflite import import_tflite
 from mcugrad.importer.tflite_file import IDENTIFIER
 
@@ -16,7 +17,7 @@ _OTHERS = (
     (b"PK\x03\x04", "a zip archive (Keras or PyTorch)"),
 )
 
-__all__ = ["MAX_FILE_BYTES", "import_tflite", "read_model"]
+__all__ = ["MAX_FILE_BYTES", "import_onnx", "import_tflite", "read_model"]
 
 
 def read_model(path: str | Path, *, allow_float: bool = False) -> Graph:
@@ -25,13 +26,16 @@ def read_model(path: str | Path, *, allow_float: bool = False) -> Graph:
     With ``allow_float``, a float32 or hybrid model becomes a graph of float32 tensors without quantization, to be quantized; an int8 model
     is read as without it.
 
-    Raises ModelError where the file cannot be read, is damaged, or holds something that mcugrad does not support.
+    Raises ModelError where the file cannot be read, is damaged, or holds something that mcugrad does not support; UnavailableError for an
+    ONNX file where the package onnx is not installed.
     """
     path = Path(path)
     data = _read(path)
     try:
         if data[4:8] != IDENTIFIER:
             _refuse_other_formats(data)
+            if is_onnx(data) or path.suffix.lower() == ".onnx":
+                return import_onnx(data, path.stem, path.parent, allow_float=allow_float)
         return import_tflite(data, path.stem, allow_float=allow_float)
     except ModelError as error:
         raise ModelError(f"{path.name}: {error.text}", error.hint) from None
@@ -50,6 +54,4 @@ def _read(path: Path) -> bytes:
 def _refuse_other_formats(data: bytes) -> None:
     for magic, what in _OTHERS:
         if data.startswith(magic):
-            raise ModelError(f"{what}, not a .tflite file", "convert it with tf.lite.TFLiteConverter to a full-int8 .tflite file")
-    if len(data) > 16 and data[0] == 0x08 and data[2] in b"\x12\x1a\x22\x28\x32\x3a\x42":
-        raise ModelError("this looks like an ONNX file, which this version cannot read", "convert it to a full-int8 .tflite file")
+            raise ModelError(f"{what}, neither .tflite nor ONNX", "convert it with tf.lite.TFLiteConverter to a full-int8 .tflite file")
