@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from unittest import mock
 
 import numpy as np
 import numpy.typing as npt
 
+from mcugrad.exporter import write_tflite
 from mcugrad.graph import (
     Activation,
     Add,
@@ -193,3 +195,10 @@ def every_kind() -> Graph:
 def samples(graph: Graph, count: int = 32, seed: int = 5) -> Floats:
     """Normally distributed inputs, (count, *shape without batch)."""
     return np.random.default_rng(seed).normal(0, 1, (count, *graph.tensors[graph.input].shape[1:])).astype(np.float32)
+
+
+def float_file(graph: Graph) -> bytes:
+    """The graph as a float .tflite file. Users have no use for one, so the exporter refuses it when it is not talked into it."""
+    exporter = "mcugrad.exporter.tflite"
+    with mock.patch(f"{exporter}.is_float", lambda _: False), mock.patch(f"{exporter}._zero_point", lambda _: 0):
+        return write_tflite(graph)

@@ -4,16 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
-from unittest import mock
 
 import numpy as np
 import pytest
 
-from helpers.float_graphs import FloatNet, classifier, every_kind, samples
+from helpers.float_graphs import FloatNet, classifier, every_kind, float_file, samples
 from helpers.shared import shared
 from helpers.tiny_graphs import oracle, small_net
 from mcugrad.errors import ModelError
-from mcugrad.exporter import write_tflite
 from mcugrad.graph import Activation, Function, Graph, MinMax, Mul, Pad, ResizeNearest, Sub
 from mcugrad.importer import read_model
 from mcugrad.quantize import predict_float, run_float
@@ -59,16 +57,9 @@ ONE_OP: dict[str, Build] = {
 }
 
 
-def _float_file(graph: Graph) -> bytes:
-    """The graph as a float .tflite file, which users have no use for: the exporter refuses it."""
-    exporter = "mcugrad.exporter.tflite"
-    with mock.patch(f"{exporter}.is_float", lambda _: False), mock.patch(f"{exporter}._zero_point", lambda _: 0):
-        return write_tflite(graph)
-
-
 def _agrees(graph: Graph, count: int = 4) -> None:
     inputs = list(2 * samples(graph, count)[:, None])
-    expected = oracle(_float_file(graph), inputs)
+    expected = oracle(float_file(graph), inputs)
     got = np.stack([predict_float(graph, x) for x in inputs])
     assert np.ptp(expected) > 0
     np.testing.assert_allclose(got.reshape(expected.shape), expected, rtol=1e-4, atol=2e-6)

@@ -10,9 +10,10 @@ from rich.table import Table
 
 from mcugrad.cli.common import Output, command, group_digits, model_argument
 from mcugrad.cli.progress import bar
-from mcugrad.errors import DataError, UsageError
+from mcugrad.errors import DataError, ModelError, UsageError
 from mcugrad.exporter import write_tflite
 from mcugrad.graph import Graph
+from mcugrad.graph.edit import is_float
 from mcugrad.importer import read_model
 from mcugrad.quantize import Method, Options, quantize_graph
 from mcugrad.quantize.quantizer import DEFAULT_PERCENTILE
@@ -63,6 +64,8 @@ def quantize(
     if out.exists() and out.samefile(model):
         raise UsageError(f"{out} is the model itself", "write to another file")
     original = read_model(model, allow_float=True)
+    if not is_float(original):
+        raise ModelError(f"{model.name} is quantized already", "train it as it is: mcugrad train")
     calibration = _load(output, data, original, unit=unit)
     judged = _load(output, held_out, original, unit=unit) if held_out else calibration
     options = Options(Method(method), percentile, per_channel_linear, border == "float")

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from mcugrad.data import round_steps
 from mcugrad.graph import Quant
 from mcugrad.quantize.observe import LEVELS
 
@@ -47,8 +48,7 @@ def range_quant(low: float, high: float) -> Quant:
 
 def to_codes(real: npt.NDArray[np.floating], quant: Quant) -> npt.NDArray[np.int8]:
     """zero point + real / scale in float32, rounded half away from zero, clipped: what QUANTIZE computes."""
-    steps = (real.astype(np.float32) / np.float32(quant.scale[0])).astype(np.float64)
-    q = quant.zero_point + np.trunc(steps + np.copysign(0.5, steps))
+    q = quant.zero_point + round_steps(real.astype(np.float32), quant.scale[0])
     codes: npt.NDArray[np.int8] = np.clip(q, -128, 127).astype(np.int8)
     return codes
 
