@@ -84,7 +84,7 @@ def test_real_models_come_back_with_the_same_outputs(name: str) -> None:
     np.testing.assert_array_equal(oracle(data, inputs), oracle(path.read_bytes(), inputs))
 
 
-@pytest.mark.parametrize("make", [every_op, one_linear])
+@pytest.mark.parametrize("make", [every_op, one_linear, *ONE_OP.values()])
 def test_the_other_interpreter_loads_it(make) -> None:
     litert = pytest.importorskip("ai_edge_litert.interpreter")
     interpreter = litert.Interpreter(model_content=write_tflite(make()))

@@ -303,6 +303,7 @@ REFUSED: dict[str, tuple[Callable[[], bytes], str]] = {
     "a mean over no axis": (lambda: one(lambda f, x: f.averaged(x, [], (1, 6, 5, 4))), "every size must be 1 or more"),
     "a mean over an axis too many": (lambda: one(lambda f, x: f.averaged(x, [4], (1, 6, 5, 4))), "names axis 4"),
     "a mean to a scalar": (lambda: one(lambda f, x: f.averaged(x, [0, 1, 2, 3], ())), "is a scalar"),
+    "a slice of a constant": (lambda: one(lambda f, _: f.strided(f.codes((4,)), [0], [2], [1], (2,))), "reads the constant tensor 1"),
     "a shape that is not known": (_unknown_shape, "asked.* is not a constant"),
 }
 

@@ -126,17 +126,20 @@ def _notes(state: State, names: Mapping[int, str]) -> tuple[str, ...]:
 
 # ---- cuts ------------------------------------------------------------------------------------------------------------
 
+MAX_CUTS = 4
+"""Tensors of one operator that are tried: each try reads the model once more."""
+
 
 def _cut(raw: RawModel, bad: Collection[int], *, allow_float: bool) -> str:
     """What of a model with unsupported operators can be used: what stands before the first, else what stands behind the last."""
     first, last = raw.ops[min(bad)], raw.ops[max(bad)]
     before = {op.outputs[k]: op for op in raw.ops[: first.index] for k in range(len(op.outputs))}
-    for index in first.inputs:
-        if index in before and _works(replace(raw, ops=raw.ops[: first.index], outputs=(index,), subgraphs=1), allow_float=allow_float):
+    for index in [i for i in dict.fromkeys(first.inputs) if i in before][:MAX_CUTS]:
+        if _works(replace(raw, ops=raw.ops[: first.index], outputs=(index,)), allow_float=allow_float):
             return f"cut the model: the graph up to tensor '{raw.tensors[index].name}' (op {before[index].index}) is supported"
     behind = raw.ops[last.index + 1 :]
-    for index in last.outputs if behind else ():
-        if _works(replace(raw, ops=behind, inputs=(index,), subgraphs=1), allow_float=allow_float):
+    for index in last.outputs[:MAX_CUTS] if behind else ():
+        if _works(replace(raw, ops=behind, inputs=(index,)), allow_float=allow_float):
             return f"cut the model: the graph from tensor '{raw.tensors[index].name}' (op {last.index}) on is supported"
     return ""
 
