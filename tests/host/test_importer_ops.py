@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import get_args
 
 import numpy as np
 import pytest
@@ -12,8 +13,11 @@ from helpers.tflite_builder import ModelBuilder, options
 from helpers.tiny_graphs import oracle_all, random_samples
 from mcugrad.errors import ModelError
 from mcugrad.exporter import write_tflite
-from mcugrad.graph import Concat, Mean, Op, Pad, Quant, Reshape, Slice, Transpose
-from mcugrad.importer import import_tflite
+from mcugrad.graph import Concat, Mean, Op, OpKind, Pad, Quant, Reshape, Slice, Transpose
+from mcugrad.importer import import_tflite, tflite_file
+from mcugrad.importer.names import operator_names
+from mcugrad.importer.onnx import SUPPORTED
+from mcugrad.importer.tflite import _READERS as tflite_readers
 
 Q = Quant((0.05,), -3)
 OTHER = Quant((0.07,), 4)
@@ -321,3 +325,22 @@ def test_constants_become_tensors_with_data() -> None:
     graph = import_tflite(one(_joined), "m")
     assert [t.data is None for t in graph.tensors] == [True, True, False]
     assert graph.tensors[2].quant == Quant((float(np.float32(0.05)),), -3)
+
+
+# ---- the list of operators -------------------------------------------------------------------------------------------
+
+
+def test_the_list_of_operators_is_that_of_the_readers() -> None:
+    assert set(operator_names("tflite")) == set(tflite_readers)
+    assert set(operator_names("onnx")) == set(SUPPORTED)
+    assert {kind for file in ("tflite", "onnx") for kinds in operator_names(file).values() for kind in kinds} == set(get_args(OpKind))
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_operators_become_what_the_list_says(name: str) -> None:
+    data = FILES[name]()
+    codes = [op.code for op in tflite_file.read(data).ops]
+    kinds = {type(op.kind) for op in import_tflite(data, "m").ops}
+    for code in codes:
+        listed = operator_names("tflite")[code]
+        assert not listed or kinds & set(listed) or code in ("STRIDED_SLICE", "PACK")
