@@ -258,9 +258,11 @@ def _minmax_forward(kind: MinMax, inputs: tuple[Array, ...]) -> Array:
 
 
 def _minmax_error(kind: MinMax, inputs: tuple[Array, ...], dy: Array, k: int) -> Array:
-    """Where both are equal, the first takes the error."""
-    first = inputs[0] >= inputs[1] if kind.largest else inputs[0] <= inputs[1]
-    return _reduce(dy * (first if k == 0 else ~first), inputs[k].shape)
+    """Where both are equal, the operand that is not spread takes the error; the first where neither is."""
+    whole = 0 if inputs[0].size == dy.size else 1
+    a, b = inputs[whole], inputs[1 - whole]
+    chosen = a >= b if kind.largest else a <= b
+    return _reduce(dy * (chosen if k == whole else ~chosen), inputs[k].shape)
 
 
 def _logistic(x: Array) -> Array:

@@ -199,7 +199,11 @@ def clamp_bounds(graph: Graph, tensor: int) -> tuple[int, int]:
     """(lo, hi): the error of an activation passes where lo < x < hi. An upper bound that int8 does not reach cuts nothing."""
     producer = next(op for op in graph.ops if op.outputs[0] == tensor)
     assert needs_mask(graph, producer) and isinstance(producer.kind, Conv2D | DwConv2D | Linear | Add | Sub | Mul | AvgPool | MaxPool)
-    activation, y = producer.kind.activation, graph.tensors[tensor]
+    return activation_bounds(producer.kind.activation, graph.tensors[tensor])
+
+
+def activation_bounds(activation: Activation, y: Tensor) -> tuple[int, int]:
+    """``clamp_bounds`` of a tensor that ``activation`` made."""
     lo, hi = quant.activation_range(activation, scale(y), zero_point(y))
     top = {Activation.RELU6: 6.0, Activation.RELU_N1_1: 1.0}.get(activation, math.inf)
     return lo, hi if top < scale(y) * (127.5 - zero_point(y)) else 128

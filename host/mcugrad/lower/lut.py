@@ -25,7 +25,9 @@ _PROBABILITY = Quant((1 / 256,), -128)
 _TANH = Quant((1 / 128,), 0)
 _SLOPE_ONE = 1 << 14
 
-_ACTIVATION = {Function.RELU: Activation.RELU, Function.RELU6: Activation.RELU6, Function.RELU_N1_1: Activation.RELU_N1_1}
+ACTIVATION = {Function.RELU: Activation.RELU, Function.RELU6: Activation.RELU6, Function.RELU_N1_1: Activation.RELU_N1_1}
+"""The functions that clamp, as fused activations."""
+
 _BOUNDS = {Function.RELU: (0.0, math.inf), Function.RELU6: (0.0, 6.0), Function.RELU_N1_1: (-1.0, 1.0)}
 
 Reals = npt.NDArray[np.floating]
@@ -91,7 +93,7 @@ def _requantize(_: Unary, x: Quant, y: Quant) -> Ints:
 
 def _relu(unary: Unary, x: Quant, y: Quant) -> Ints:
     """RELU6 of TensorFlow Lite Micro clamps codes and does not rescale; with one quantization of x and y that is the same."""
-    return clamp(_requantize(unary, x, y), *activation_range(_ACTIVATION[unary.function], y.scale[0], y.zero_point))
+    return clamp(_requantize(unary, x, y), *activation_range(ACTIVATION[unary.function], y.scale[0], y.zero_point))
 
 
 def _leaky_relu(unary: Unary, x: Quant, y: Quant) -> Ints:
