@@ -126,6 +126,14 @@ def test_slopes_are_zero_at_a_bound_of_the_function() -> None:
     assert (codes != 0).tolist() == ((X.zero_point < CODES) & (X.zero_point + 100 > CODES)).tolist()
 
 
+def test_slopes_are_zero_where_a_small_input_rounds_to_the_bound() -> None:
+    """0.04 is 0 in steps of 0.1: a fused RELU would mask it too."""
+    x, y = Quant((0.01,), 0), Quant((0.1,), -128)
+    codes, _ = slopes(Unary(Function.RELU), x, y)
+    assert codes[CODES == 4][0] == 0
+    assert codes[CODES == 6][0] == 16384
+
+
 def test_slopes_pass_the_end_of_int8() -> None:
     """y reaches 127 long before x does."""
     y = Quant((0.01,), -128)
