@@ -23,7 +23,7 @@ bench: setup-test
 	@$(PY) -m pytest -m bench tests/bench -s
 
 lint: setup-test
-	@$(PY) -m ruff check -q host tests examples && $(PY) -m mypy --no-error-summary
+	@$(PY) -m ruff check -q host tests examples scripts && $(PY) -m mypy --no-error-summary && $(PY) scripts/tables.py --check
 
 setup-demo:
 	@scripts/setup.sh demo
