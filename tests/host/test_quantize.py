@@ -437,6 +437,25 @@ def test_calibration_reports_its_progress() -> None:
     assert len(ticks) == 9
 
 
+def test_each_model_is_judged_by_its_own_outputs() -> None:
+    graph, other = classifier(), classifier()
+    x = samples(graph, 20)
+    w, b = (other.tensors[i].data for i in op_named(other, "linear_0").inputs[1:])
+    w *= -1
+    b *= -1
+    data = RealSet(x[:, None], np.array([int(predict_float(graph, v).argmax()) for v in x]))
+    score = compare(graph, quantize_graph(other, x), data)
+    assert score.float_accuracy == 1 and score.int8_accuracy < 0.5
+
+
+def test_the_first_of_several_outputs_is_judged() -> None:
+    n = FloatNet()
+    source = n.tensor((1, 6))
+    first = n.linear(source, 3)
+    graph = n.finish(source, first, n.linear(first, 4))
+    assert relative_error(graph, quantize_graph(graph, samples(graph)), samples(graph)) < 0.02
+
+
 def test_the_float_graph_is_left_alone() -> None:
     graph = every_kind()
     before = run_float(graph, (samples(graph, 1)[0],))[graph.output]

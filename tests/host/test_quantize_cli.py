@@ -65,8 +65,22 @@ def test_text_shows_accuracy_bytes_and_where_the_model_is(model: Path, data: Pat
     out = tmp_path / "int8.tflite"
     done = mcugrad("quantize", model, "--data", data, "-o", out)
     assert done.code == 0
-    for text in ("accuracy", "100.00 %", "bytes", f"{model.stat().st_size:,}", f"wrote {out}"):
+    for text in (
+        "output t15: int8, scale 0.00390625, zero point -128",
+        "accuracy",
+        "100.00 %",
+        "bytes",
+        f"{model.stat().st_size:,}",
+        f"wrote {out}",
+    ):
         assert text in done.out
+
+
+def test_the_new_model_can_be_planned_for_training(model: Path, data: Path, tmp_path: Path) -> None:
+    out = tmp_path / "int8.tflite"
+    assert mcugrad("quantize", model, "--data", data, "--out", out).code == 0
+    result = mcugrad("plan", out, "--train", "head", "--board", "host", "--json").result
+    assert result["trained_weights"] == 8 * 4 and result["trained_biases"] == 4
 
 
 def test_without_labels_outputs_are_compared(model: Path, tmp_path: Path) -> None:

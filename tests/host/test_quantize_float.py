@@ -131,3 +131,13 @@ def test_real_models_agree_with_litert(name: str) -> None:
         interpreter.invoke()
         expected = interpreter.get_tensor(sink)
         np.testing.assert_allclose(predict_float(graph, x).reshape(expected.shape), expected, rtol=0, atol=1e-5 * np.abs(expected).max())
+
+
+def test_an_onnx_file_and_a_tflite_file_of_one_model_agree() -> None:
+    pytest.importorskip("onnx")
+    graphs = [
+        read_model(shared(f"models/{name}"), allow_float=True)
+        for name in ("onnx/mlonmcu__micro_kws_m_static_fp32.onnx", "mlonmcu/micro_kws_m_fp32__micro_kws_m_fp32.tflite")
+    ]
+    for x in np.random.default_rng(0).normal(0, 1, (3, 1960)):
+        np.testing.assert_allclose(*(predict_float(g, x).ravel() for g in graphs), atol=1e-6)

@@ -12,8 +12,8 @@ from mcugrad.cli.common import Output, command, group_digits, model_argument
 from mcugrad.cli.progress import bar
 from mcugrad.errors import DataError, ModelError, UsageError
 from mcugrad.exporter import write_tflite
-from mcugrad.graph import Graph
-from mcugrad.graph.edit import is_float
+from mcugrad.graph import Graph, Tensor
+from mcugrad.graph.edit import input_of, is_float, output_of
 from mcugrad.importer import read_model
 from mcugrad.quantize import Method, Options, quantize_graph
 from mcugrad.quantize.quantizer import DEFAULT_PERCENTILE
@@ -89,6 +89,8 @@ def quantize(
         "accuracy": {"float": score.float_accuracy, "int8": score.int8_accuracy},
         "mse": score.mse,
         "power": score.power,
+        "input": _quantization(input_of(quantized)),
+        "output": _quantization(output_of(quantized)),
         "bytes": {"float": bytes_before, "int8": bytes_after},
         "notes": list(quantized.notes),
     }
@@ -101,6 +103,11 @@ def _load(output: Output, path: Path, graph: Graph, *, unit: bool) -> RealSet:
     return found
 
 
+def _quantization(tensor: Tensor) -> dict[str, Any]:
+    assert tensor.quant is not None
+    return {"scale": tensor.quant.scale[0], "zero_point": tensor.quant.zero_point}
+
+
 def _show(output: Output, score: Score, sizes: tuple[int, int], quantized: Graph, out: Path) -> None:
     table = Table()
     for column in ("", "float", "int8"):
@@ -109,6 +116,9 @@ def _show(output: Output, score: Score, sizes: tuple[int, int], quantized: Graph
         table.add_row("accuracy", f"{100 * score.float_accuracy:.2f} %", f"{100 * score.int8_accuracy:.2f} %")
     table.add_row("bytes", *map(group_digits, sizes))
     output.console.print(table)
+    for what, t in (("input", input_of(quantized)), ("output", output_of(quantized))):
+        q = _quantization(t)
+        output.say(f"{what} {t.name}: int8, scale {q['scale']:.6g}, zero point {q['zero_point']}")
     for note in quantized.notes:
         output.say(f"note: {note}")
     output.say(

@@ -34,7 +34,7 @@ class Score:
 def compare(original: Graph, quantized: Graph, data: RealSet, advance: Callable[[], None] = lambda: None) -> Score:
     """Run both models over a data set: the float one in real numbers, the int8 one in the runtime that boards run.
 
-    A prediction is the first maximum of the first output. Raises DataError where a label is no class of the model.
+    Both are judged by their first output, and the prediction is its first maximum. Raises DataError where a label is no class of the model.
     """
     source, sink = input_of(quantized).quant, output_of(quantized).quant
     assert source is not None and sink is not None
@@ -45,7 +45,7 @@ def compare(original: Graph, quantized: Graph, data: RealSet, advance: Callable[
     floats, ints = [], []
     for x, q in zip(data.x, codes, strict=True):
         floats.append(predict_float(original, x).reshape(-1))
-        ints.append(to_real(machine.predict(q), sink))
+        ints.append(to_real(machine.predict(q)[: floats[-1].size], sink))
         advance()
     f, i = np.array(floats), np.array(ints)
     hits = [None if data.y is None else float((v.argmax(axis=1) == data.y).mean()) for v in (f, i)]
