@@ -140,9 +140,16 @@ def test_every_other_scheme_is_told_by_name(scheme: str, x: int, w: int) -> None
     assert "representative_dataset" in error.hint
 
 
-def test_a_uint8_border_is_refused() -> None:
+def test_an_int16_border_is_refused() -> None:
     graph = _requantized()
-    refused(patched_type(write_tflite(graph), graph.input, UINT8), r"input.*is uint8")
+    refused(patched_type(write_tflite(graph), graph.input, INT16), r"input.*is int16")
+
+
+def test_a_uint8_input_that_no_quantize_reads_is_refused() -> None:
+    n = TinyNet()
+    source, other = n.activation((1, 4), zero_point=3), n.activation((1, 4))
+    data = write_tflite(n.finish_all((source, other), (n.add(other, source),)))
+    refused(patched_type(data, source, UINT8), "reads t0, which is uint8: only QUANTIZE may read a uint8 input")
 
 
 def test_quantize_inside_an_int8_model_is_a_function() -> None:

@@ -13,7 +13,7 @@ from helpers.tflite_builder import ModelBuilder, options
 from helpers.tiny_graphs import oracle_all, random_samples
 from mcugrad.errors import ModelError
 from mcugrad.exporter import write_tflite
-from mcugrad.graph import Concat, Mean, Op, OpKind, Pad, Quant, Reshape, Slice, Transpose
+from mcugrad.graph import Concat, Function, Mean, Op, OpKind, Pad, Quant, Reshape, Slice, Transpose, Unary
 from mcugrad.importer import import_tflite, tflite_file
 from mcugrad.importer.names import operator_names
 from mcugrad.importer.onnx import SUPPORTED
@@ -181,6 +181,28 @@ def test_what_padv2_fills_with() -> None:
 
 def test_a_negative_axis_counts_from_the_end() -> None:
     assert _ops("concat along a negative axis")[0].kind == Concat(3)
+
+
+def test_a_uint8_border_becomes_int8_with_the_same_values() -> None:
+    """As converters write it for inference_input_type uint8: QUANTIZE at both ends. The inside is int8 as ever."""
+    f = Files()
+    x = f.tensor("x", (1, 6, 5, 4), "uint8", quant=Quant((0.05,), 125))
+    inside = f.out((1, 6, 5, 4))
+    f.op(BUILTIN.QUANTIZE, [x], [inside], options("QuantizeOptions"))
+    z = f.unary(inside, Unary(Function.HARD_SWISH), OTHER)
+    y = f.tensor("y", (1, 6, 5, 4), "uint8", quant=Quant((0.07,), 132))
+    f.op(BUILTIN.QUANTIZE, [z], [y], options("QuantizeOptions"))
+    data = f.finish([x], [y])
+    graph = import_tflite(data, "m")
+    assert [op.name for op in graph.ops] == ["requantize_0", "hard_swish_0", "requantize_1"]
+    assert (graph.tensors[graph.input].quant, graph.tensors[graph.output].quant) == tuple(
+        Quant((float(np.float32(q.scale[0])),), q.zero_point) for q in (Q, OTHER)
+    )
+    assert graph.notes == ("uint8 in the file, here int8 with codes 128 less: x, y",)
+    for sample in random_samples(graph, 4):
+        codes = (sample[0].astype(int) + 128).astype(np.uint8)
+        expected = oracle_all(data, [(codes,)], 1)[0][0].astype(int) - 128
+        np.testing.assert_array_equal(oracle_all(write_tflite(graph), [sample], 1)[0][0], expected)
 
 
 # ---- what is refused -------------------------------------------------------------------------------------------------

@@ -12,7 +12,7 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
 
 from mcugrad.errors import ModelError
-from mcugrad.graph.types import Dequantize, Graph, Op, Tensor
+from mcugrad.graph.types import Dequantize, Function, Graph, Op, Tensor, Unary
 from mcugrad.importer import tflite_elementwise as elementwise
 from mcugrad.importer import tflite_file
 from mcugrad.importer import tflite_layers as layers
@@ -31,6 +31,7 @@ from mcugrad.importer.tflite_operands import (
     activation,
     check_shape,
     fail,
+    unsigned_border,
 )
 
 
@@ -55,7 +56,7 @@ def _graph(raw: RawModel, *, allow_float: bool) -> Graph:
         if not indices or len(set(indices)) != len(indices):
             raise ModelError(f"the model's {what} are the tensors {indices}: one or more are expected, each once", HINT_AGAIN)
     for index in raw.inputs:
-        state.tensors[index] = _model_input(raw.tensors[index], floating=state.floating)
+        state.tensors[index] = _model_input(state, raw.tensors[index])
     ops: list[Op] = []
     names: dict[int, str] = {}
     namer = Namer()
@@ -73,8 +74,8 @@ def _graph(raw: RawModel, *, allow_float: bool) -> Graph:
     return _renumbered(Graph("", (), tuple(ops), raw.inputs, raw.outputs, notes=_notes(state, names)), state.tensors)
 
 
-def _model_input(t: RawTensor, *, floating: bool) -> Tensor:
-    """An input of the model: int8 or, before a QUANTIZE or in a float model, float32."""
+def _model_input(state: State, t: RawTensor) -> Tensor:
+    """An input of the model: int8 or, before a QUANTIZE, uint8 or float32; in a float model float32."""
     check_shape(t)
     if t.data is not None:
         raise ModelError(f"the model's input, {t.where}, is a constant", HINT_AGAIN)
@@ -82,7 +83,10 @@ def _model_input(t: RawTensor, *, floating: bool) -> Tensor:
         raise ModelError(f"the model's input, {t.where}, has shape {t.shape}: the batch must be 1", HINT_BATCH_1)
     if t.type == "float32":
         return activation(t, FLOAT32)
-    if t.type != "int8" or floating:
+    if t.type == "uint8" and not state.floating:
+        state.unsigned.add(t.index)
+        return unsigned_border(t)
+    if t.type != "int8" or state.floating:
         raise ModelError(f"the model's input, {t.where}, is {t.type}: int8 or float32 is expected", HINT_INT8)
     return activation(t, INT8)
 
@@ -97,6 +101,10 @@ def _produce(state: State, op: RawOp, found: Found) -> None:
         fail(op, f"writes {t.where}, which has a value already")
     if t.shape != found.shape:
         fail(op, f"gives shape {found.shape}, but the file says {t.shape} for {t.where}")
+    if t.type == "uint8" and index in state.raw.outputs and found.kind == Unary(Function.REQUANTIZE):
+        state.unsigned.add(index)
+        state.tensors[index] = unsigned_border(t)
+        return
     dtype = FLOAT32 if isinstance(found.kind, Dequantize) else state.dtype
     if t.type != dtype.name:
         fail(op, f"writes {t.where} as {t.type}, {dtype} is expected", HINT_INT8)
@@ -116,12 +124,14 @@ def _renumbered(graph: Graph, tensors: Mapping[int, Tensor]) -> Graph:
 
 
 def _notes(state: State, names: Mapping[int, str]) -> tuple[str, ...]:
+    border = [state.raw.tensors[i].name for i in sorted(state.unsigned)]
     texts = (
         (state.pruned, "channels have weight scale 0 (pruned, they stay frozen)"),
         (state.saturated, "biases are saturated at the end of int32"),
         (state.odd_bias_axes, "bias scales name an axis that a bias does not have, read along its only axis"),
     )
-    return tuple(f"{sum(by.values())} {text}: {', '.join(names[i] for i in by)}" for by, text in texts if by)
+    counted = tuple(f"{sum(by.values())} {text}: {', '.join(names[i] for i in by)}" for by, text in texts if by)
+    return (f"uint8 in the file, here int8 with codes 128 less: {', '.join(border)}", *counted) if border else counted
 
 
 # ---- cuts ------------------------------------------------------------------------------------------------------------

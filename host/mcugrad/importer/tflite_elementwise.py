@@ -93,7 +93,7 @@ def prelu(state: State, op: RawOp) -> list[Found]:
 
 
 def quantize(state: State, op: RawOp) -> list[Found]:
-    """float32 -> int8 at a model's input, or int8 -> int8 inside."""
+    """float32 -> int8 at a model's input, int8 -> int8 inside, uint8 -> int8 and int8 -> uint8 at the border."""
     x, y = ready(state, op, 0), output(state, op)
     if state.floating:
         fail(op, f"quantizes {x.name} in a model that computes in float", HINT_INT8)

@@ -7,7 +7,7 @@ file stores: float16 and quantized weights are expanded on the way in.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import NoReturn
 
 import numpy as np
@@ -45,9 +45,12 @@ class Found:
 
 @dataclass(slots=True)
 class State:
-    """What is known on the way through the operators. ``tensors`` are those of the graph so far, by their index in the file; what no file
-    has (the inside of an operator that becomes several ops) is numbered behind the file's. ``values`` are results of constants.
-    The rest is what the notes will say: channels by operator."""
+    """What is known on the way through the operators.
+
+    ``tensors`` are those of the graph so far, by their index in the file; what no file has (the inside of an operator that becomes several
+    ops) is numbered behind the file's. ``values`` are results of constants, ``quantized`` the float inputs that have their QUANTIZE,
+    ``unsigned`` the inputs and outputs that are uint8 in the file. The rest is what the notes will say: channels by operator.
+    """
 
     raw: RawModel
     floating: bool
@@ -55,6 +58,7 @@ class State:
     tensors: dict[int, Tensor] = field(default_factory=dict)
     values: dict[int, Array] = field(default_factory=dict)
     quantized: set[int] = field(default_factory=set)
+    unsigned: set[int] = field(default_factory=set)
     pruned: dict[int, int] = field(default_factory=dict)
     saturated: dict[int, int] = field(default_factory=dict)
     odd_bias_axes: dict[int, int] = field(default_factory=dict)
@@ -115,6 +119,13 @@ def activation(t: RawTensor, dtype: np.dtype[np.generic]) -> Tensor:
     return Tensor(t.name, t.shape, dtype, activation_quant(t) if dtype == INT8 else None)
 
 
+def unsigned_border(t: RawTensor) -> Tensor:
+    """An input or output that is uint8 in the file: int8 here, code and zero point 128 less."""
+    check_shape(t)
+    zero = zero_point(t) - 128
+    return Tensor(t.name, t.shape, INT8, activation_quant(replace(t, zero_point=(zero,))))
+
+
 def quant_of(tensor: Tensor) -> Quant:
     """The quantization of an int8 tensor."""
     assert tensor.quant is not None
@@ -152,6 +163,8 @@ def ready(state: State, op: RawOp, slot: int) -> Tensor:
 def value(state: State, op: RawOp, slot: int) -> Tensor:
     """An activation of the model's own type."""
     x = ready(state, op, slot)
+    if op.inputs[slot] in state.unsigned:
+        fail(op, f"reads {x.name}, which is uint8: only QUANTIZE may read a uint8 input", HINT_INT8)
     if x.dtype != state.dtype:
         _wrong_type(state, op, x)
     return x
