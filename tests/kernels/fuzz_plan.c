@@ -13,7 +13,10 @@
 
 #include "plan.h"
 
-enum { REGION_BYTES = 1 << 14, MAX_STEPS = 24, PLAN_BYTES = 3 * REGION_BYTES };
+#ifndef REGION_BYTES
+#define REGION_BYTES (1 << 14)
+#endif
+enum { MAX_STEPS = 24, PLAN_BYTES = 2 * REGION_BYTES + (1 << 14) };
 
 static uint32_t seed;
 
