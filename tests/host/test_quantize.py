@@ -53,7 +53,7 @@ def assert_follows_the_scheme(graph: Graph, *, per_channel_linear: bool = False)
     for op in graph.ops:
         ends = [quant_of(graph, i) for i in (op.inputs[0], *op.outputs)]
         assert all(len(q.scale) == 1 and q.scale[0] > 0 and -128 <= q.zero_point <= 127 for q in ends), op.name
-        if isinstance(op.kind, KEEPING):
+        if isinstance(op.kind, KEEPING) or (isinstance(op.kind, Unary) and op.kind.function is Function.RELU6):
             assert ends[0] == ends[1], op.name
         if isinstance(op.kind, JOINING):
             assert {quant_of(graph, i) for i in op.inputs} == {ends[1]}, op.name
@@ -133,6 +133,22 @@ def test_a_relu_of_the_models_output_stays() -> None:
     x = n.conv(source, 3)
     graph = n.finish(source, n.unary(x, Function.RELU), x)
     assert [op.name for op in quantize_graph(graph, samples(graph)).ops] == ["conv_0", "relu_0"]
+
+
+def test_a_relu6_of_its_own_does_not_rescale() -> None:
+    """TensorFlow Lite Micro's RELU6 clamps the codes of its input and takes the output's scale for the same."""
+    n = FloatNet()
+    source = n.tensor((1, 6, 6, 3))
+    graph = n.finish(source, n.unary(n.prelu(n.conv(source, 4)), Function.RELU6))
+    quantized = quantize_graph(graph, 20 * samples(graph))
+    assert [op.name for op in quantized.ops] == ["conv_0", "prelu_0", "relu6_0"]
+    assert_follows_the_scheme(quantized)
+    assert quant_of(quantized, quantized.output) == range_quant(0, 6)
+    assert relative_error(graph, quantized, 20 * samples(graph)) < 0.03
+    x = to_codes(20 * samples(graph, 5, seed=6)[:, None], quant_of(quantized, quantized.input))
+    machine = NativeMachine(compile_graph(quantized, None).plan)
+    for v, y in zip(x, oracle(write_tflite(quantized), list(x)), strict=True):
+        np.testing.assert_array_equal(machine.predict(v), y.ravel())
 
 
 def test_a_prescribed_quantization_is_brought_to_that_of_a_concatenation() -> None:

@@ -17,7 +17,7 @@ from mcugrad.quantize.codes import MIN_RANGE, range_quant
 from mcugrad.quantize.observe import Method, Observer
 from mcugrad.quantize.rewrite import parameters, renumbered, rewrite, with_float_border
 from mcugrad.quantize.run_float import Samples, require_float, run_float
-from mcugrad.quantize.share import JOINING, KEEPING, Sharing, fuse_activations, share
+from mcugrad.quantize.share import JOINING, KEEPING, Sharing, fuse_activations, is_clamp, share
 
 DEFAULT_PERCENTILE = 99.99
 HINT_SAMPLES = "give samples as the model will meet them, preprocessed as for its training"
@@ -90,12 +90,10 @@ def is_float32(values: Samples) -> bool:
 
 
 def _calibrate(shared: Sharing, arrays: Sequence[Samples], advance: Callable[[], None]) -> dict[int, Observer]:
-    """An observer for each group that has values of its own. Outputs that only repeat their inputs' values are not counted again."""
+    """An observer for each group that has values of its own."""
     graph = shared.graph
     observers = {g: Observer() for g in shared.group}
-    moved = {op.outputs[0] for op in graph.ops if isinstance(op.kind, KEEPING + JOINING)}
-    computed = (*graph.inputs, *(op.outputs[0] for op in graph.ops))
-    watched = [i for i in computed if i not in moved and shared.group[i] not in shared.prescribed]
+    watched = [i for i in _watched(graph) if shared.group[i] not in shared.prescribed]
     for i in _operands(graph):
         observers[shared.group[i]].keep(np.asarray(graph.tensors[i].data, np.float64))
     for n in range(len(arrays[0])):
@@ -106,6 +104,15 @@ def _calibrate(shared: Sharing, arrays: Sequence[Samples], advance: Callable[[],
             observers[shared.group[i]].see(values[i])
         advance()
     return observers
+
+
+def _watched(graph: Graph) -> list[int]:
+    """The activations that count: neither those that only repeat other values, nor those that only clamps read. What a clamp cuts off needs
+    no code."""
+    moved = {op.outputs[0] for op in graph.ops if isinstance(op.kind, KEEPING + JOINING)}
+    read = {i for op in graph.ops if not is_clamp(op) for i in op.inputs} | set(graph.outputs)
+    clamped = {op.inputs[0] for op in graph.ops if is_clamp(op)} - read
+    return [i for i in (*graph.inputs, *(op.outputs[0] for op in graph.ops)) if i not in moved | clamped]
 
 
 def _operands(graph: Graph) -> list[int]:

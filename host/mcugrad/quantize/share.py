@@ -33,6 +33,9 @@ from mcugrad.quantize.run_float import FUSING
 KEEPING = (Reshape, MaxPool, AvgPool, Pad, Slice, Transpose, ResizeNearest)
 """One input, and the output has its quantization."""
 
+CLAMPS = (Function.RELU6, Function.RELU_N1_1)
+"""As ops of their own these too: TensorFlow Lite Micro clamps the codes of a RELU6 and does not rescale them."""
+
 JOINING = (Concat, MinMax)
 """All inputs and the output have one quantization."""
 
@@ -71,6 +74,10 @@ def fuse_activations(graph: Graph) -> Graph:
             makers[op.outputs[0]] = makers[x]
             ops[k] = None
     return replace(graph, ops=tuple(op for op in ops if op is not None))
+
+
+def is_clamp(op: Op) -> bool:
+    return isinstance(op.kind, Unary) and op.kind.function in CLAMPS
 
 
 def prescribed_quant(op: Op) -> Quant | None:
@@ -115,7 +122,7 @@ def share(graph: Graph) -> Sharing:
         if demand is not None:
             groups.prescribed[groups.find(y)] = demand
         ops += _requantized(op, tensors, groups) if isinstance(op.kind, JOINING) else [op]
-        if isinstance(op.kind, KEEPING + JOINING):
+        if isinstance(op.kind, KEEPING + JOINING) or is_clamp(op):
             for i in ops[-1].inputs:
                 groups.join(i, y)
     found = replace(graph, tensors=tuple(tensors), ops=tuple(ops))
