@@ -8,15 +8,15 @@ from typing import Any
 import numpy as np
 import pytest
 
-pytest.importorskip("onnx")
-pytest.importorskip("onnxruntime")
-
 from helpers.onnx_builder import OnnxBuilder, as_stored, run_int8, run_onnxruntime
 from mcugrad.graph import Activation, Add, Conv2D, DwConv2D, Function, Graph, Linear, MinMax, Quantize, Transpose, Unary
 from mcugrad.importer.onnx import import_onnx
 from mcugrad.pipeline import compile_graph
 from mcugrad.quantize import run_float
 from mcugrad.ref.run import Machine
+
+pytest.importorskip("onnx")
+pytest.importorskip("onnxruntime")
 
 Case = Callable[[OnnxBuilder], str]
 

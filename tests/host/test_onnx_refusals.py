@@ -10,12 +10,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-onnx = pytest.importorskip("onnx")
-
 from helpers.onnx_builder import OnnxBuilder
 from mcugrad.errors import ModelError, UnavailableError
 from mcugrad.importer import read_model
 from mcugrad.importer.onnx import import_onnx, is_onnx
+
+onnx = pytest.importorskip("onnx")
 
 Change = Callable[[Any], None]
 
@@ -132,9 +132,9 @@ def bfloat(model: Any) -> None:
 
 
 REFUSED: dict[str, tuple[Change, str]] = {
-    "unknown op": (set_op("Relu", "Erf"), "node 6 Erf 'Relu_6' is not supported: the nearest cut before it is tensor 'conv"),
-    "custom op": (set_op("Relu", "Magic", "my.domain"), "Magic 'Relu_6' of domain my.domain is not supported"),
-    "dynamic quantization": (set_op("Conv", "ConvInteger"), "ConvInteger 'Conv_5' belongs to a dynamically quantized model"),
+    "unknown op": (set_op("Relu", "Erf"), "node 5 Erf 'Relu_5' is not supported: the nearest cut before it is tensor 'dequantizelinear6'"),
+    "custom op": (set_op("Relu", "Magic", "my.domain"), "Magic 'Relu_5' of domain my.domain is not supported"),
+    "dynamic quantization": (set_op("Conv", "ConvInteger"), "ConvInteger 'Conv_4' belongs to a dynamically quantized model"),
     "matmul integer": (set_op("Gemm", "MatMulInteger"), "MatMulInteger 'Gemm_11' belongs to a dynamically quantized model"),
     "dynamic height": (set_dim(2, "height"), "input 'x' has the dynamic size 'height' on axis 2"),
     "batch": (batch, "has shape (8, 2, 5, 5): the batch must be 1"),

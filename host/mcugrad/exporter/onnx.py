@@ -112,6 +112,15 @@ class File:
             self.written[key] = self.node("Transpose", [name], f"{name}/transposed", perm=turn)
         return self.written[key]
 
+    def flat(self, t: int) -> tuple[str, Perm]:
+        """The codes of an activation, row by row in the graph's order, and the shape that they have in the file."""
+        shape = self.graph.tensors[t].shape
+        name, perm = self.codes[t]
+        moved = [perm[axis] for axis, d in enumerate(shape) if d > 1]
+        if moved == sorted(moved):
+            return name, tuple(shape[perm.index(axis)] for axis in range(len(perm)))
+        return self.laid(t, tuple(range(len(shape)))), shape
+
     def real(self, t: int, perm: Perm) -> str:
         """An activation or a constant operand in real numbers, with ``perm``."""
         tensor = self.graph.tensors[t]
@@ -241,9 +250,9 @@ def _write_linear(file: File, op: Op) -> None:
     k = op.kind
     assert isinstance(k, Linear)
     x, w, y = (file.graph.tensors[i] for i in (*op.inputs[:2], op.outputs[0]))
-    codes = file.laid(op.inputs[0], _identity(x))
+    codes, shape = file.flat(op.inputs[0])
     rows = (x.size // w.shape[1], w.shape[1])
-    real = file.dequantized(_reshaped(file, codes, x.shape, rows), _quant(x))
+    real = file.dequantized(_reshaped(file, codes, shape, rows), _quant(x))
     total = file.node("Gemm", [real, *_layer(file, op, (0, 1))], f"{op.name}/sum", transB=1)
     found = _activated(file, k.activation, total)
     file.done(op.outputs[0], _reshaped(file, found, (rows[0], w.shape[0]), y.shape), _identity(y))
@@ -359,7 +368,8 @@ def _write_transpose(file: File, op: Op) -> None:
 
 def _write_reshape(file: File, op: Op) -> None:
     x, y = file.graph.tensors[op.inputs[0]], file.graph.tensors[op.outputs[0]]
-    file.done(op.outputs[0], _reshaped(file, file.real(op.inputs[0], _identity(x)), x.shape, y.shape), _identity(y))
+    codes, shape = file.flat(op.inputs[0])
+    file.done(op.outputs[0], _reshaped(file, file.dequantized(codes, _quant(x)), shape, y.shape), _identity(y))
 
 
 def _write_concat(file: File, op: Op) -> None:

@@ -69,13 +69,14 @@ def _refuse_unknown(model: OnnxModel) -> None:
 
 
 def _cut_hint(model: OnnxModel, bad: int) -> str:
-    """The last single tensor that all of the model before node ``bad`` flows through."""
+    """The last single tensor that all of the model before node ``bad`` flows through; in a quantized model one with a scale."""
+    scaled = {name for node in model.nodes if node.op[:1] == "Q" or node.op == "DequantizeLinear" for name in node.outputs}
     for at in range(bad, 0, -1):
         made = {name for node in model.nodes[:at] for name in node.outputs if name}
         made |= {border.name for border in model.inputs}
         used = {name for node in model.nodes[at:] for name in node.inputs} | {border.name for border in model.outputs}
         crossing = made & used
-        if len(crossing) == 1 and not crossing & {border.name for border in model.inputs}:
+        if len(crossing) == 1 and (crossing <= scaled or not scaled) and not crossing & {border.name for border in model.inputs}:
             cut = crossing.pop()
             return f"the nearest cut before it is tensor '{short(cut)}': onnx.utils.extract_model(…, output_names=['{short(cut)}'])"
     return "there is no single tensor before it at which the model can be cut"

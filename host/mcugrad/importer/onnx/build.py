@@ -14,6 +14,7 @@ from math import inf, prod
 import numpy as np
 import numpy.typing as npt
 
+from mcugrad.errors import ModelError
 from mcugrad.graph.types import (
     Activation,
     Add,
@@ -195,9 +196,10 @@ class State:
         return y
 
     def quant(self, tensor: int) -> Quant:
-        found = self.tensors[tensor].quant
-        assert found is not None
-        return found
+        t = self.tensors[tensor]
+        if t.quant is None:
+            raise ModelError(f"the activation '{short(t.name)}' is {t.dtype} and nothing says its scale", HINT_QDQ)
+        return t.quant
 
     def stored(self, node: Node | None, x: Act, shape: Shape, want: Order | None = None) -> int:
         """A tensor of ``shape`` whose element j is logical element want[j] of x (None: j). Adds what moves the data, once."""

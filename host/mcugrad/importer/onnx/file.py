@@ -10,7 +10,7 @@ import importlib
 import math
 import zlib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -124,6 +124,13 @@ class OnnxModel:
     crc: int
 
 
+def _string(value: object) -> str:
+    """A name of the file. The protobuf runtime hands out bytes where they are no UTF-8."""
+    if not isinstance(value, str):
+        raise ModelError(f"the file has a name that is no text: {value!r:.60}", HINT_DAMAGED)
+    return value
+
+
 def short(name: str) -> str:
     """A name from the file, short enough for one line of an error."""
     clean = "".join(c if c.isprintable() else "?" for c in name[-200:])
@@ -163,15 +170,16 @@ def _model(proto: Any, data: bytes, base_dir: Path | None) -> OnnxModel:
     store = _Store(base_dir, zlib.crc32(data))
     constants: dict[str, Array] = {}
     for tensor in graph.initializer:
-        if tensor.name in constants or not tensor.name:
-            raise ModelError(f"two initializers have the name '{short(tensor.name)}'", HINT_DAMAGED)
-        constants[tensor.name] = store.array(tensor)
+        name = _string(tensor.name)
+        if name in constants or not name:
+            raise ModelError(f"two initializers have the name '{short(name)}'", HINT_DAMAGED)
+        constants[name] = store.array(tensor)
     if len(graph.sparse_initializer):
         raise ModelError("the model has sparse initializers, which are not supported", "export dense weights")
-    inputs = [i for i in graph.input if i.name not in constants]
+    inputs = [i for i in graph.input if _string(i.name) not in constants]
     nodes = [_node(i, n, store) for i, n in enumerate(graph.node)]
     written = _written(nodes, {*constants, *(i.name for i in inputs)})
-    outputs = tuple(Border(o.name, _type_name(o.type.tensor_type.elem_type), ()) for o in graph.output)
+    outputs = tuple(Border(_string(o.name), _type_name(o.type.tensor_type.elem_type), ()) for o in graph.output)
     for output in outputs:
         if output.name not in written:
             raise ModelError(f"the model's output '{short(output.name)}' is computed by no node", HINT_DAMAGED)
@@ -207,7 +215,9 @@ def _input(info: Any) -> Border:
     for axis, dim in enumerate(info.type.tensor_type.shape.dim):
         known = dim.HasField("dim_value")
         if not known and axis > 0:
-            raise ModelError(f"the model's input '{short(name)}' has the dynamic size '{short(dim.dim_param)}' on axis {axis}", HINT_STATIC)
+            raise ModelError(
+                f"the model's input '{short(name)}' has the dynamic size '{short(_string(dim.dim_param))}' on axis {axis}", HINT_STATIC
+            )
         shape.append(int(dim.dim_value) if known else 1)
     what = f"the model's input '{short(name)}' has shape {tuple(shape)}"
     if not shape or len(shape) > MAX_RANK or min(shape) < 1 or math.prod(shape) > MAX_ELEMENTS:
@@ -221,10 +231,11 @@ def _input(info: Any) -> Border:
 
 
 def _node(index: int, proto: Any, store: _Store) -> Node:
-    domain = "" if proto.domain == "ai.onnx" else proto.domain
-    node = Node(index, proto.name, proto.op_type, domain, tuple(proto.input), tuple(proto.output), {})
-    attributes = {a.name: value for a in proto.attribute if (value := _attribute(node, a, store)) is not None}
-    return Node(index, proto.name, proto.op_type, domain, node.inputs, node.outputs, attributes)
+    domain = "" if proto.domain == "ai.onnx" else _string(proto.domain)
+    inputs, outputs = (tuple(map(_string, names)) for names in (proto.input, proto.output))
+    node = Node(index, _string(proto.name), _string(proto.op_type), domain, inputs, outputs, {})
+    attributes = {_string(a.name): value for a in proto.attribute if (value := _attribute(node, a, store)) is not None}
+    return replace(node, attributes=attributes)
 
 
 def _attribute(node: Node, a: Any, store: _Store) -> Attribute | None:
@@ -237,7 +248,7 @@ def _attribute(node: Node, a: Any, store: _Store) -> Attribute | None:
         case 3:
             return bytes(a.s).decode("utf-8", "replace")
         case 4:
-            return store.array(a.t, f"{node.where} attribute {short(a.name)}")
+            return store.array(a.t, f"{node.where} attribute {short(_string(a.name))}")
         case 6:
             return tuple(map(float, a.floats))
         case 7:
@@ -303,7 +314,7 @@ class _Store:
 
     def array(self, t: Any, where: str = "") -> Array:
         """A constant as a read-only array of its own type, aligned."""
-        where = where or f"the initializer '{short(t.name)}'"
+        where = where or f"the initializer '{short(_string(t.name))}'"
         name, code = _TYPES.get(t.data_type, (f"type {t.data_type}", None))
         shape = tuple(int(d) for d in t.dims)
         if len(shape) > MAX_RANK or any(d < 0 for d in shape) or math.prod(shape) > MAX_CONSTANT_ELEMENTS:
@@ -327,7 +338,7 @@ class _Store:
 
     def _external(self, t: Any, where: str, expected: int) -> bytes:
         """The bytes of a constant that lies in a file beside the model. Nothing outside the model's folder is opened."""
-        entries = {e.key: e.value for e in t.external_data}
+        entries = {_string(e.key): _string(e.value) for e in t.external_data}
         location = entries.get("location", "")
         what = f"{where} lies in the external file '{short(location)}'"
         offset, length = _number(entries.get("offset", "0")), _number(entries.get("length", str(expected)))
