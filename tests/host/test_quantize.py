@@ -114,6 +114,7 @@ def test_a_relu_of_its_own_is_fused() -> None:
     quantized = quantize_graph(graph, samples(graph))
     assert [op.name for op in quantized.ops] == ["conv_0", "conv_1", "add_0"]
     assert [op.kind.activation for op in quantized.ops] == [Activation.RELU6, Activation.RELU, Activation.RELU]
+    assert quantized.notes == ()
     assert relative_error(graph, quantized, samples(graph)) < 0.02
 
 

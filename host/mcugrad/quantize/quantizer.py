@@ -61,8 +61,12 @@ def check_samples(graph: Graph, arrays: Sequence[Samples]) -> None:
         raise DataError(f"{len(arrays)} arrays of calibration data for {len(graph.inputs)} model inputs", "give one for each input")
     for array, index in zip(arrays, graph.inputs, strict=True):
         t = graph.tensors[index]
-        if array.ndim == 0 or len(array) != len(arrays[0]) or len(array) == 0:
+        if array.ndim == 0 or len(array) == 0:
             raise DataError(f"the calibration data of tensor {t.name} is empty (shape {array.shape})", HINT_SAMPLES)
+        if len(array) != len(arrays[0]):
+            raise DataError(
+                f"tensor {t.name} has {len(array):,} calibration samples, the first input {len(arrays[0]):,}", "give as many of each"
+            )
         if array[0].size != t.size:
             raise DataError(
                 f"the calibration data of tensor {t.name} has samples of shape {array.shape[1:]}, the model's input is {t.shape}",
@@ -125,12 +129,12 @@ def _quants(shared: Sharing, observers: Mapping[int, Observer], options: Options
     """The quantization of every group, and notes on activations that calibration saw nothing of."""
     found: dict[int, Quant] = {}
     silent, narrow = list[str](), list[str]()
+    seen = {shared.group[i] for i in _watched(shared.graph)} - shared.prescribed.keys()
     for g, observer in observers.items():
         low, high = observer.range(options.method, options.percentile)
         found[g] = shared.prescribed.get(g) or range_quant(low, high)
-        t = shared.graph.tensors[g]
-        if t.data is None and g not in shared.prescribed and high - low < MIN_RANGE:
-            (silent if high == low else narrow).append(t.name)
+        if g in seen and high - low < MIN_RANGE:
+            (silent if high == low else narrow).append(shared.graph.tensors[g].name)
     texts = (
         (silent, "activations are 0 in every calibration sample, their range is taken as 0 to 1"),
         (narrow, f"activations span less than {MIN_RANGE:g}, their range is widened to that"),
