@@ -117,6 +117,15 @@ def test_a_saturated_bias_is_noted() -> None:
     assert graph.notes == ("2 biases are saturated at the end of int32: linear_0",)
 
 
+@pytest.mark.parametrize(("scale", "noted"), [(0.05, False), (0.03, True)])
+def test_a_relu6_that_rescales_is_noted(scale: float, noted: bool) -> None:
+    n = TinyNet()
+    source = n.activation((1, 4))
+    graph = import_tflite(write_tflite(n.finish(source, n.unary(source, Function.RELU6, scale=scale, zero_point=-3))), "m")
+    text = "1 RELU6 change the quantization: rescaled as in TensorFlow Lite, TensorFlow Lite Micro only clamps there: relu6_0"
+    assert graph.notes == ((text,) if noted else ())
+
+
 def test_a_bias_whose_scales_name_another_axis_is_read_anyway() -> None:
     graph = one_linear((0.01, 0.1, 1.0))
     index = index_of(graph, "linear_0", 2)

@@ -129,6 +129,7 @@ _ONNX: dict[str, Kinds] = {
     "LeakyRelu": (Unary,),
     "Sigmoid": (Unary,),
     "Tanh": (Unary,),
+    "HardSigmoid": (Unary,),
     "HardSwish": (Unary,),
     "PRelu": (Prelu,),
     "Softmax": (Softmax,),

@@ -129,6 +129,7 @@ def _notes(state: State, names: Mapping[int, str]) -> tuple[str, ...]:
         (state.pruned, "channels have weight scale 0 (pruned, they stay frozen)"),
         (state.saturated, "biases are saturated at the end of int32"),
         (state.odd_bias_axes, "bias scales name an axis that a bias does not have, read along its only axis"),
+        (state.rescaled, "RELU6 change the quantization: rescaled as in TensorFlow Lite, TensorFlow Lite Micro only clamps there"),
     )
     counted = tuple(f"{sum(by.values())} {text}: {', '.join(names[i] for i in by)}" for by, text in texts if by)
     return (f"uint8 in the file, here int8 with codes 128 less: {', '.join(border)}", *counted) if border else counted

@@ -14,6 +14,7 @@ from mcugrad.importer.tflite_operands import (
     Found,
     Shape,
     State,
+    activation_quant,
     fail,
     fused,
     is_constant,
@@ -74,6 +75,8 @@ def unary(state: State, op: RawOp) -> list[Found]:
         require_output_quant(state, op, LOGISTIC_SCALE, LOGISTIC_ZERO_POINT)
     if function is Function.TANH:
         require_output_quant(state, op, TANH_SCALE, TANH_ZERO_POINT)
+    if function is Function.RELU6 and not state.floating and x.quant != activation_quant(output(state, op)):
+        state.rescaled[op.index] = 1
     if function is Function.LEAKY_RELU:
         alpha = options(op).alpha
         if not math.isfinite(alpha):

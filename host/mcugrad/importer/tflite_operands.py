@@ -62,6 +62,7 @@ class State:
     pruned: dict[int, int] = field(default_factory=dict)
     saturated: dict[int, int] = field(default_factory=dict)
     odd_bias_axes: dict[int, int] = field(default_factory=dict)
+    rescaled: dict[int, int] = field(default_factory=dict)
 
     @property
     def dtype(self) -> np.dtype[np.generic]:
