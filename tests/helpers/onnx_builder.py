@@ -68,6 +68,12 @@ class OnnxBuilder:
         self.constants.append(onnx.numpy_helper.from_array(np.array(array, dtype), name))
         return name
 
+    def tensor(self, array: Array) -> Any:
+        """The value of an attribute."""
+        import onnx  # noqa: PLC0415
+
+        return onnx.numpy_helper.from_array(array)
+
     def node(self, op: str, *inputs: str, outputs: int = 1, domain: str = "", **attributes: Any) -> Any:
         import onnx  # noqa: PLC0415
 

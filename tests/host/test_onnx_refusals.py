@@ -191,6 +191,19 @@ def test_a_result_that_is_used_before_it_is_quantized_names_both_nodes() -> None
     assert "Conv" in error.text and "Sigmoid" in error.text and "before any QuantizeLinear" in error.text
 
 
+def test_a_hard_sigmoid_alone_is_refused() -> None:
+    b = OnnxBuilder()
+    gate = b.qdq(b.node("HardSigmoid", b.qdq(b.input("x", (1, 4)), 0.1), alpha=1 / 6), 1 / 256, -128)
+    assert "only times its own input, as hard swish" in refusal(b.finish(gate)).text
+    assert "as hard swish" in refusal(b.finish(b.qdq(b.node("Relu", gate), 0.1))).text
+
+
+def test_a_last_result_without_a_scale_is_named() -> None:
+    b = OnnxBuilder()
+    x = b.qdq(b.input("x", (1, 4)), 0.1)
+    assert "Sub_2' has a result that is the model's output before any QuantizeLinear" in refusal(b.finish(b.node("Sub", x, x))).text
+
+
 def test_a_float_model_is_refused_by_name_unless_it_is_asked_for() -> None:
     b = OnnxBuilder()
     data = b.finish(b.node("Conv", b.input("x", (1, 2, 5, 5)), b.const(np.ones((2, 2, 1, 1)), np.float32)))

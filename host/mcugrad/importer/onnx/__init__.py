@@ -16,7 +16,7 @@ from mcugrad.importer.onnx import elementwise, layers, moves, pools, qoperator, 
 from mcugrad.importer.onnx.build import HINT_QDQ, INT8, State
 from mcugrad.importer.onnx.constants import FOLDED, fold
 from mcugrad.importer.onnx.file import MICROSOFT, STANDARD, Border, Node, OnnxModel, read, require_opset, short
-from mcugrad.importer.onnx.values import Act, Const, Pending, QConst
+from mcugrad.importer.onnx.values import Act, Const, Gate, Pending, QConst
 
 SINGLE_ROUNDING = 1
 HINT_FLOAT = "quantize it first: mcugrad quantize MODEL.onnx --data calibration.npz -o model.tflite"
@@ -71,9 +71,12 @@ def _refuse_unknown(model: OnnxModel) -> None:
 def _cut_hint(model: OnnxModel, bad: int) -> str:
     """The last single tensor that all of the model before node ``bad`` flows through; in a quantized model one with a scale."""
     scaled = {name for node in model.nodes if node.op[:1] == "Q" or node.op == "DequantizeLinear" for name in node.outputs}
+    flowing = {border.name for border in model.inputs}
+    for node in model.nodes[:bad]:
+        if flowing & set(node.inputs):
+            flowing |= {name for name in node.outputs if name}
     for at in range(bad, 0, -1):
-        made = {name for node in model.nodes[:at] for name in node.outputs if name}
-        made |= {border.name for border in model.inputs}
+        made = flowing & ({name for node in model.nodes[:at] for name in node.outputs} | {border.name for border in model.inputs})
         used = {name for node in model.nodes[at:] for name in node.inputs} | {border.name for border in model.outputs}
         crossing = made & used
         if len(crossing) == 1 and (crossing <= scaled or not scaled) and not crossing & {border.name for border in model.inputs}:
@@ -129,6 +132,8 @@ def _output(state: State, border: Border) -> int:
     v = state.values.get(border.name)
     if v is None or isinstance(v, Const | QConst):
         raise ModelError(f"the model's output '{short(border.name)}' does not depend on its input", "export the inference graph only")
+    if isinstance(v, Gate):
+        v.node.fail("is the model's output: a hard sigmoid is supported only times its own input, as hard swish", "use Sigmoid")
     act = state.settled(border.name, v) if isinstance(v, Pending) else v
     tensor = state.stored(None, act, act.shape)
     if state.quantized and act.real and state.tensors[tensor].dtype == INT8:
@@ -216,6 +221,7 @@ _STANDARD: dict[str, _Reader] = {
     "LeakyRelu": elementwise.function(Function.LEAKY_RELU),
     "Sigmoid": elementwise.function(Function.LOGISTIC),
     "Tanh": elementwise.function(Function.TANH),
+    "HardSigmoid": elementwise.hard_sigmoid,
     "HardSwish": elementwise.function(Function.HARD_SWISH),
     "PRelu": elementwise.prelu,
     "Softmax": elementwise.softmax,

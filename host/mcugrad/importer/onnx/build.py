@@ -43,6 +43,7 @@ from mcugrad.importer.onnx.values import (
     TO_NHWC,
     Act,
     Const,
+    Gate,
     Layer,
     Order,
     Pending,
@@ -71,7 +72,8 @@ _BOUNDS = {
     (-1.0, 1.0): Activation.RELU_N1_1,
 }
 _FUNCTIONS = {Activation.RELU: Function.RELU, Activation.RELU6: Function.RELU6, Activation.RELU_N1_1: Function.RELU_N1_1}
-_TRANSPARENT = ("Reshape", "Flatten", "Squeeze", "Unsqueeze", "Transpose", "MaxPool", "Relu", "Clip", "Identity", "Dropout")
+_MOVES = ("Reshape", "Flatten", "Squeeze", "Unsqueeze", "Transpose", "Identity", "Dropout", "Pad", "Slice", "Concat", "Resize")
+_TRANSPARENT = (*_MOVES, "MaxPool", "GlobalMaxPool", "Relu", "Clip")
 
 
 @dataclass(slots=True)
@@ -121,6 +123,8 @@ class State:
         v = self.value(node, k)
         if isinstance(v, Const | QConst):
             node.fail(f"reads the constant '{short(node.inputs[k])}' where an activation is expected", "fold it into its neighbours")
+        if isinstance(v, Gate):
+            v.node.fail(f"is read by {node.where}: a hard sigmoid is supported only times its own input, as hard swish", "use Sigmoid")
         return self.settled(node.inputs[k], v) if isinstance(v, Pending) else v
 
     def real(self, node: Node, k: int) -> Act:
@@ -136,8 +140,9 @@ class State:
         """A result that something reads before QuantizeLinear: as float32, or with the scale that its QuantizeLinear will give it."""
         quant = self.coming_quant(name) if self.quantized else None
         if self.quantized and quant is None:
-            reader = self.readers.get(name, [v.node])[0]
-            v.node.fail(f"has a result that {reader.where} uses before any QuantizeLinear", HINT_QDQ)
+            readers = self.readers.get(name)
+            who = f"{readers[0].where} uses" if readers else "is the model's output"
+            v.node.fail(f"has a result that {who} before any QuantizeLinear", HINT_QDQ)
         act = self.materialize(v, name, quant)
         self.values[name] = act
         return act

@@ -9,7 +9,7 @@ from math import prod
 import numpy as np
 
 from mcugrad.importer.onnx.build import State
-from mcugrad.importer.onnx.file import MAX_CONSTANT_ELEMENTS, Array, Node
+from mcugrad.importer.onnx.file import MAX_CONSTANT_ELEMENTS, MAX_RANK, Array, Node
 from mcugrad.importer.onnx.values import Act, Const, Pending, QConst
 
 _CASTS = {1: np.float32, 2: np.uint8, 3: np.int8, 6: np.int32, 7: np.int64, 9: np.bool_, 10: np.float16, 11: np.float64}
@@ -63,6 +63,16 @@ def _moved(state: State, node: Node, q: QConst) -> QConst | None:
         except (ValueError, IndexError, TypeError) as error:
             node.fail(f"cannot be computed from its constants: {error}"[:200])
     return q if node.op == "Identity" else None
+
+
+def _filled(node: Node, a: list[Array]) -> Array:
+    """ConstantOfShape"""
+    value = node.attributes.get("value")
+    fill = value.reshape(-1)[0] if isinstance(value, np.ndarray) and value.size == 1 else np.float32(0)
+    sizes = [int(d) for d in a[0].ravel()]
+    if len(sizes) > MAX_RANK or min(sizes, default=0) < 0 or prod(sizes) > MAX_CONSTANT_ELEMENTS:
+        raise ValueError(f"shape {sizes} is not possible")
+    return np.full(sizes, fill)
 
 
 def _first(node: Node, a: list[Array]) -> Array:
@@ -154,6 +164,7 @@ def _divide(a: Array, b: Array) -> Array:
 
 _FOLDS: dict[str, Callable[[Node, list[Array]], Array]] = {
     "Constant": _constant,
+    "ConstantOfShape": _filled,
     "Identity": _first,
     "Dropout": _first,
     "Reshape": _reshape,

@@ -13,7 +13,7 @@ from mcugrad.importer.onnx.build import INT8, State
 from mcugrad.importer.onnx.file import Node
 from mcugrad.importer.onnx.layers import taken_in
 from mcugrad.importer.onnx.quantization import operand
-from mcugrad.importer.onnx.values import Act, Const, Pending, QConst, Shape, Value, full, inverse, transposed
+from mcugrad.importer.onnx.values import Act, Const, Gate, Pending, QConst, Shape, Value, full, inverse, transposed
 
 SOFTMAX_QUANT = Quant((1 / 256,), -128)
 FIXED_QUANTS = {Function.LOGISTIC: Quant((1 / 256,), -128), Function.TANH: Quant((1 / 128,), 0)}
@@ -23,10 +23,36 @@ def two(kind: OpKind) -> Callable[[State, Node], None]:
     """The reader of Add, Sub or Mul."""
 
     def read(state: State, node: Node) -> None:
+        if isinstance(kind, Mul) and _hard_swish(state, node):
+            return
         if not _into_layer(state, node, kind):
             state.values[node.outputs[0]] = two_of(state, node, kind, _side(state, node, 0), _side(state, node, 1))
 
     return read
+
+
+def hard_sigmoid(state: State, node: Node) -> None:
+    """Exporters write hard swish as x · HardSigmoid(x, 1/6, 1/2)."""
+    if abs(node.number("alpha", 0.2) - 1 / 6) > 1e-4 or abs(node.number("beta", 0.5) - 0.5) > 1e-4:
+        node.fail("has alpha and beta other than 1/6 and 1/2, those of hard swish", "use Sigmoid")
+    state.values[node.outputs[0]] = Gate(node, state.real(node, 0))
+
+
+def _hard_swish(state: State, node: Node) -> bool:
+    for k in (0, 1):
+        gate = state.value(node, k)
+        if isinstance(gate, Gate):
+            state.values[node.outputs[0]] = swish(state, node, gate, state.real(node, 1 - k))
+            return True
+    return False
+
+
+def swish(state: State, node: Node, gate: Value, x: Act) -> Act | Pending:
+    """x times its own hard sigmoid."""
+    assert isinstance(gate, Gate)
+    if x.tensor != gate.x.tensor or x.shape != gate.x.shape:
+        gate.node.fail("is multiplied with another value than its input", "use Sigmoid")
+    return function_of(state, node, Function.HARD_SWISH, x)
 
 
 def _side(state: State, node: Node, k: int) -> Value:
@@ -95,7 +121,9 @@ def _act(v: Value) -> Act:
 def _shape(v: Value) -> Shape:
     if isinstance(v, Const):
         return tuple(int(d) for d in v.array.shape)
-    return tuple(int(d) for d in v.codes.shape) if isinstance(v, QConst) else v.shape
+    if isinstance(v, QConst):
+        return tuple(int(d) for d in v.codes.shape)
+    return () if isinstance(v, Gate) else v.shape
 
 
 def _laid_beside(state: State, node: Node, v: Value, x: Act, perm: Shape) -> int:
@@ -104,7 +132,7 @@ def _laid_beside(state: State, node: Node, v: Value, x: Act, perm: Shape) -> int
     if isinstance(v, Act):
         v = transposed(replace(v, shape=(1,) * (len(x.shape) - len(v.shape)) + v.shape), back)
         return state.stored(node, v, v.shape)
-    assert not isinstance(v, Pending)
+    assert isinstance(v, Const | QConst)
     data, quant = operand(state, node, v, state.quantized)
     data = data.reshape((1,) * (len(x.shape) - data.ndim) + data.shape).transpose(back)
     return state.tensor(node.inputs[0 if state.values.get(node.inputs[0]) is v else 1], data.shape, quant, data)

@@ -7,15 +7,15 @@ from dataclasses import replace
 
 import numpy as np
 
-from mcugrad.graph.types import Function, OpKind
+from mcugrad.graph.types import Function, Mul, OpKind
 from mcugrad.importer.onnx.build import HINT_QDQ, State
-from mcugrad.importer.onnx.elementwise import function_of, softmax_of, two_of
+from mcugrad.importer.onnx.elementwise import function_of, softmax_of, swish, two_of
 from mcugrad.importer.onnx.file import Node
 from mcugrad.importer.onnx.layers import conv_of, linear_layer, linear_of
 from mcugrad.importer.onnx.moves import concat_of
 from mcugrad.importer.onnx.pools import avgpool_of, global_avgpool_of
 from mcugrad.importer.onnx.quantization import constant_behind, finish, quant_of, raw, with_bias
-from mcugrad.importer.onnx.values import Act, Const, Pending, QConst, Value, inverse, transposed
+from mcugrad.importer.onnx.values import Act, Const, Gate, Pending, QConst, Value, inverse, transposed
 
 
 def conv(state: State, node: Node) -> None:
@@ -51,6 +51,10 @@ def two(kind: OpKind) -> Callable[[State, Node], None]:
     """a as az b bs bz ys yz; either may be a constant."""
 
     def read(state: State, node: Node) -> None:
+        gates = [k for k in (0, 3) if isinstance(state.value(node, k), Gate)]
+        if gates and isinstance(kind, Mul):
+            _finish_any(state, node, swish(state, node, state.value(node, gates[0]), raw(state, node, 3 - gates[0])), 6)
+            return
         sides: list[Value] = []
         for k in (0, 3):
             v = state.value(node, k)
@@ -88,11 +92,7 @@ def function(which: Function) -> Callable[[State, Node], None]:
     """x xs xz ys yz"""
 
     def read(state: State, node: Node) -> None:
-        v = function_of(state, node, which, raw(state, node, 0))
-        if isinstance(v, Act):
-            _finish_act(state, node, v, 3)
-        else:
-            finish(state, node, v, 3)
+        _finish_any(state, node, function_of(state, node, which, raw(state, node, 0)), 3)
 
     return read
 
@@ -100,6 +100,13 @@ def function(which: Function) -> Callable[[State, Node], None]:
 def softmax(state: State, node: Node) -> None:
     """x xs xz ys yz, axis by the rules of the opset in its attribute."""
     _finish_act(state, node, softmax_of(state, node, raw(state, node, 0), node.integer("opset", 13)), 3)
+
+
+def _finish_any(state: State, node: Node, v: Act | Pending, first: int) -> None:
+    if isinstance(v, Act):
+        _finish_act(state, node, v, first)
+    else:
+        finish(state, node, v, first)
 
 
 def _finish_act(state: State, node: Node, y: Act, first: int) -> None:

@@ -13,7 +13,7 @@ import numpy.typing as npt
 from mcugrad.graph.types import Quant, Quantize
 from mcugrad.importer.onnx.build import BIAS_SCALE_TOLERANCE, FLOAT32, HINT_QDQ, State
 from mcugrad.importer.onnx.file import Array, Node, short
-from mcugrad.importer.onnx.values import Act, Const, Layer, Pending, QConst
+from mcugrad.importer.onnx.values import Act, Const, Gate, Layer, Pending, QConst
 
 CODES = ("int8", "uint8")
 _OUTPUT_TYPES = {0: "uint8", 2: "uint8", 3: "int8"}
@@ -56,6 +56,9 @@ def quantize(state: State, node: Node) -> None:
         return
     quant, codes = coming(state, node)
     name = node.outputs[0]
+    if isinstance(v, Gate):
+        state.values[name] = v
+        return
     if isinstance(v, Pending):
         v = state.materialize(v, name, quant)
         state.values[node.inputs[0]] = v
@@ -83,6 +86,9 @@ def dequantize(state: State, node: Node) -> None:
     v = state.value(node, 0)
     if isinstance(v, Const):
         state.values[node.outputs[0]] = constant_behind(state, node, v.array, 1, node.integer("axis", 1))
+        return
+    if isinstance(v, Gate):
+        state.values[node.outputs[0]] = v
         return
     if not isinstance(v, Act) or v.real:
         node.fail("dequantizes what is not quantized")

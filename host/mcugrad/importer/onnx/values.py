@@ -120,7 +120,15 @@ class Pending:
     hi: float = inf
 
 
-Value = Act | Const | QConst | Pending
+@dataclass(frozen=True, slots=True, eq=False)
+class Gate:
+    """The hard sigmoid of ``x``, of which only its product with x itself is supported: hard swish."""
+
+    node: Node
+    x: Act
+
+
+Value = Act | Const | QConst | Pending | Gate
 
 
 # ---- orders ----------------------------------------------------------------------------------------------------------
