@@ -11,9 +11,9 @@ from rich.table import Table
 
 from mcugrad.cli.common import Output, command, group_digits, model_argument
 from mcugrad.graph import Graph, Op, Tensor
-from mcugrad.graph.normalize import normalize
+from mcugrad.graph.edit import int8_share
+from mcugrad.graph.edit import macs as layer_macs
 from mcugrad.importer import read_model
-from mcugrad.pipeline import compile_graph
 
 
 @click.command()
@@ -21,30 +21,24 @@ from mcugrad.pipeline import compile_graph
 @command
 def inspect(out: Output, model: Path) -> dict[str, Any]:
     """Show the layers of MODEL, their names for --train, types and quantization."""
-    graph = read_model(model)
-    normal = normalize(graph)
-    macs = _macs(graph)
+    graph = read_model(model, allow_float=True)
+    macs = {op.name: layer_macs(graph, op) for op in graph.layers}
     total = sum(macs.values())
     parameters = sum(int(t.data.size) for t in graph.tensors if t.data is not None)
     result = {
         "model": str(model),
         "bytes": model.stat().st_size,
-        "input": _describe(graph.tensors[normal.input]),
-        "output": _describe(graph.tensors[normal.output]),
+        "inputs": [_describe(graph.tensors[i]) for i in graph.inputs],
+        "outputs": [_describe(graph.tensors[i]) for i in graph.outputs],
         "macs": total,
         "parameters": parameters,
-        "int8_mac_share": 1.0 if total else 0.0,
+        "int8_mac_share": int8_share(graph),
         "layers": [op.name for op in graph.layers],
         "ops": [_op(graph, op, macs.get(op.name, 0)) for op in graph.ops],
         "notes": list(graph.notes),
     }
     _show(out, result)
     return result
-
-
-def _macs(graph: Graph) -> dict[str, int]:
-    program = compile_graph(graph, None).program
-    return {step.label: macs for step, macs in zip(program.steps, program.step_macs, strict=True) if macs}
 
 
 def _describe(tensor: Tensor) -> dict[str, Any]:
@@ -79,10 +73,13 @@ def _show(out: Output, result: dict[str, Any]) -> None:
         y = op["outputs"][0]
         scale = f"{y['scale'][0]:.6g}" if y["scale"] else ""
         weights = "" if op["weights"] is None else "×".join(map(str, op["weights"]["shape"]))
-        per = "" if op["weights"] is None else (" per channel" if len(op["weights"]["scale"]) > 1 else " per tensor")
+        scales = op["weights"]["scale"] if op["weights"] else None
+        per = "" if scales is None else (" per channel" if len(scales) > 1 else " per tensor")
         shape = "×".join(map(str, y["shape"]))
         zero = "" if y["zero_point"] is None else str(y["zero_point"])
         table.add_row(op["name"], shape, y["dtype"], scale, zero, weights + per, group_digits(op["macs"]) if op["macs"] else "")
     out.console.print(table)
+    share = 100 * result["int8_mac_share"]
+    out.console.print(f"{share:.0f} % of the multiply-accumulates are int8" + ("" if share == 100 else ": mcugrad quantize makes them so"))
     for note in result["notes"]:
         out.say(f"note: {note}")

@@ -100,9 +100,9 @@ class TflmOracle:
 
     def outputs(self, inputs: Sequence[Int8]) -> list[Int8]:
         for k, (port, codes) in enumerate(zip(self._ports.inputs, inputs, strict=True)):
-            self._interpreter.set_input(port.to_file(codes), k)
+            self._interpreter.set_input(_unsigned(port.to_file(codes), self._interpreter.get_input_details(k)["dtype"]), k)
         self._interpreter.invoke()
-        return [port.from_file(self._interpreter.get_output(k)) for k, port in enumerate(self._ports.outputs)]
+        return [port.from_file(_signed(self._interpreter.get_output(k))) for k, port in enumerate(self._ports.outputs)]
 
 
 class LiteRtOracle:
@@ -126,10 +126,11 @@ class LiteRtOracle:
 
     def outputs(self, inputs: Sequence[Int8]) -> list[Int8]:
         for port, codes, detail in zip(self._ports.inputs, inputs, self._interpreter.get_input_details(), strict=True):
-            self._interpreter.set_tensor(detail["index"], port.to_file(codes))
+            self._interpreter.set_tensor(detail["index"], _unsigned(port.to_file(codes), detail["dtype"]))
         self._interpreter.invoke()
         details = self._interpreter.get_output_details()
-        return [p.from_file(self._interpreter.get_tensor(d["index"])) for p, d in zip(self._ports.outputs, details, strict=True)]
+        values = [_signed(self._interpreter.get_tensor(d["index"])) for d in details]
+        return [port.from_file(v) for port, v in zip(self._ports.outputs, values, strict=True)]
 
     def inner(self) -> dict[str, Int8]:
         """int8 tensors of the last run by name; names that stand more than once are left out."""
@@ -158,12 +159,14 @@ class OrtOracle:
     def outputs(self, inputs: Sequence[Int8]) -> list[Int8]:
         feeds = {}
         for port, codes, node in zip(self._ports.inputs, inputs, self._session.get_inputs(), strict=True):
-            values = port.to_file(codes)
-            if node.type == "tensor(uint8)":
-                values = (np.asarray(values, np.int16) + 128).astype(np.uint8)
-            feeds[node.name] = values
+            feeds[node.name] = _unsigned(port.to_file(codes), np.uint8 if node.type == "tensor(uint8)" else np.int8)
         results = self._session.run(None, feeds)
         return [port.from_file(_signed(v)) for port, v in zip(self._ports.outputs, results, strict=True)]
+
+
+def _unsigned(values: npt.NDArray[np.generic], dtype: type[np.generic]) -> npt.NDArray[np.generic]:
+    """int8 codes as uint8 codes with the zero point moved, where the file takes those."""
+    return (np.asarray(values, np.int16) + 128).astype(np.uint8) if dtype == np.uint8 and values.dtype == np.int8 else values
 
 
 def _signed(values: npt.NDArray[np.generic]) -> npt.NDArray[np.generic]:
