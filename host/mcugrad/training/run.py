@@ -103,10 +103,13 @@ def _step(k: int, order: Sequence[int], rates: Sequence[float], data: DataSet, r
 
 
 class _DivergenceGuard:
-    """Watches the loss in windows of 50 steps. ``error`` is set when it has exploded."""
+    """Watches the loss in windows of 50 steps. ``error`` is set when it has exploded.
+
+    A regression (0 classes) knows no loss of guessing.
+    """
 
     def __init__(self, classes: int) -> None:
-        self._guessing = float(np.log(max(classes, 2))) if classes else 0.0
+        self._guessing = float(np.log(max(classes, 2))) if classes else None
         self._losses: list[float] = []
         self._first: float | None = None
         self.error: DivergedError | None = None
@@ -119,7 +122,8 @@ class _DivergenceGuard:
         self._losses.clear()
         if self._first is None:
             self._first = mean
-        limit = DIVERGED_LOSS * max(min(self._first, BAD_START * self._guessing), self._guessing)
+        guess = self._guessing
+        limit = DIVERGED_LOSS * (self._first if guess is None else max(min(self._first, BAD_START * guess), guess))
         if not mean <= limit:
             self.error = DivergedError(
                 f"the loss is {mean:.3g} over the last {WINDOW} samples and was {self._first:.3g} over the first, the limit is {limit:.3g}",
