@@ -122,6 +122,16 @@ def with_op(body: str, end: str = "xent", seed: int = 0) -> Graph:
     return b.finish(ENDS[end][1](b, b.conv(y, 8, (2, 2), pad=(0, 1, 1, 0), activation=Activation.RELU)))
 
 
+def ends_of_all_sorts() -> Graph:
+    """Three inputs; outputs that are an input, a reshape of one, a constant, the same tensor twice, and one that is read on."""
+    b = GraphBuilder((1, 3, 5, 2), 3)
+    second = b.new_input((1, 7), scale=1 / 40, zero_point=-60)
+    third = b.new_input((1, 1, 1, 2), scale=1 / 30, zero_point=11)
+    y = b.mul(third, b.conv(b.input, 2))
+    z = b.sub(b.reshape(b.linear(second, 10), (5, 2)), y)
+    return b.finish(y, second, b.reshape(third, (2, 1)), b.constant((3,)), z, z)
+
+
 Truth = int | Int8
 """A label, or a target."""
 

@@ -11,7 +11,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from helpers.graphs import GRAPHS, chain
+from helpers.graphs import GRAPHS, GraphBuilder, chain
+from mcugrad.autodiff import Loss
 from mcugrad.errors import PlanError
 from mcugrad.pipeline import compile_graph
 from mcugrad.plan import Header, Interface, Region, decode, encode, offset_of, opsdef, ref, region_of
@@ -46,8 +47,8 @@ FIELD_OFFSETS = {
     "output_bytes": (92, "I"),
     "classes": (96, "I"),
     "rng": (100, "I"),
-    "reserved0": (104, "I"),
-    "reserved1": (108, "I"),
+    "target": (104, "I"),
+    "target_bytes": (108, "I"),
 }
 """SPEC.md section 1, typed in by hand."""
 
@@ -90,15 +91,16 @@ def test_a_decoded_plan_encodes_to_the_same_bytes(name: str) -> None:
 def records(draw: st.DrawFn) -> tuple[opsdef.StepKind, dict[str, float]]:
     """A step kind and any values that its fields can hold; NEEDs are for the caller."""
     kind = draw(st.sampled_from(sorted(opsdef.kinds().values(), key=lambda k: k.code)))
-    bits = {
-        "U8": (0, 255),
-        "S8": (-128, 127),
-        "U16": (0, 65535),
-        "S16": (-32768, 32767),
-        "U32": (0, 2**32 - 1),
-        "S32": (-(2**31), 2**31 - 1),
+    found: dict[str, st.SearchStrategy[float]] = {
+        "U8": st.integers(0, 255),
+        "S8": st.integers(-128, 127),
+        "U16": st.integers(0, 65535),
+        "S16": st.integers(-32768, 32767),
+        "U32": st.integers(0, 2**32 - 1),
+        "S32": st.integers(-(2**31), 2**31 - 1),
+        "F32": st.floats(width=32, allow_nan=False),
     }
-    values: dict[str, float] = {s.name: draw(st.integers(*bits[s.type])) for s in kind.scalars}
+    values = {s.name: draw(found[s.type]) for s in kind.scalars}
     return kind, values | {r.name: draw(st.integers(0, 2**32 - 1)) for r in kind.refs}
 
 
@@ -212,6 +214,27 @@ def test_pack_refuses_what_does_not_fit() -> None:
         step.kind.pack({**step.values, "extra": 0})
     with pytest.raises(PlanError, match="'zx'"):
         step.kind.pack({k: v for k, v in step.values.items() if k != "zx"})
+
+
+def test_only_a_regression_has_a_target() -> None:
+    head = decode(PLAN).header
+    assert (head.target, head.target_bytes, head.classes) == (0, 0, 4)
+    compiled = compile_graph(chain(1), "all", None, Loss.MSE)
+    head, target = decode(compiled.plan).header, compiled.program.target
+    assert target is not None and (head.target_bytes, head.classes) == (4, 1)
+    assert region_of(head.target) is Region.IO and offset_of(head.target) == compiled.layout.offsets[target]
+
+
+def test_inputs_and_outputs_stand_in_a_row() -> None:
+    """Each at a multiple of 4; sample_bytes and output_bytes count from the first to the end of the last."""
+    b = GraphBuilder((1, 3, 3, 1), 1)
+    second, third = b.new_input((1, 5)), b.new_input((1, 2, 2, 1))
+    graph = b.finish(b.conv(b.input, 1), b.linear(second, 6), third)
+    compiled = compile_graph(graph, None)
+    head = decode(compiled.plan).header
+    assert (head.sample_bytes, head.output_bytes) == (12 + 8 + 4, 12 + 8 + 4)
+    for values, first in ((compiled.program.samples, head.sample), (compiled.program.outputs, head.output)):
+        assert [compiled.layout.offsets[v] - offset_of(first) for v in values] == [0, 12, 20]
 
 
 def test_state_and_const_are_where_the_header_says() -> None:

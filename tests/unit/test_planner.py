@@ -12,6 +12,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from helpers.graphs import GRAPHS, chain
+from helpers.kinds import BODIES, ENDS, ends_of_all_sorts, with_op
 from mcugrad.lower import Options
 from mcugrad.lower.program import Draft, Value
 from mcugrad.memory.planner import Lifetime, align_up, live_bytes, place_arena
@@ -101,6 +102,21 @@ def compiled_plans() -> list[tuple[str, str, int]]:
     return [(name, scheme, ws) for name in GRAPHS for scheme, ws in zip(SCHEMES, (2, 1, 2, 1), strict=True)]
 
 
+@pytest.mark.parametrize("body", list(BODIES))
+def test_every_read_of_every_kind_sees_what_was_written(body: str) -> None:
+    for end, scheme in zip(ENDS, ["all", "bias:3", "all", "weights:conv_0"], strict=True):
+        compiled = compile_graph(with_op(body, end), scheme, None, ENDS[end][0])
+        replay(compiled, (0, 1))
+        replay(compiled, (0, 2, 3))
+
+
+def test_every_read_of_several_inputs_and_outputs_sees_what_was_written() -> None:
+    replay(compile_graph(ends_of_all_sorts(), None), (0, 1))
+
+
+Places = slice | npt.NDArray[np.int64]
+
+
 class Memory:
     """Who wrote each byte: index of a value in ``names``; -1 nobody. Addresses are those in the plan's bytes."""
 
@@ -116,8 +132,9 @@ class Memory:
         assert offset + nbytes <= len(self.owner[region]), f"{region.name} ends before {offset} + {nbytes}"
         return self.owner[region][offset : offset + nbytes]
 
-    def write(self, value: Value, reference: int) -> None:
-        self.view(reference, value.nbytes)[:] = self.names.setdefault(value, len(self.names))
+    def write(self, value: Value, reference: int, where: Places = slice(None)) -> None:
+        """``where``: the bytes of the value that are written."""
+        self.view(reference, value.nbytes)[where] = self.names.setdefault(value, len(self.names))
 
     def read(self, value: Value, reference: int, where: str) -> None:
         seen = set(self.view(reference, value.nbytes).tolist())
@@ -135,16 +152,40 @@ def replay(compiled: Compiled, segments: tuple[int, ...]) -> None:
             if value is not None and value.region is Region.STATE:
                 memory.write(value, int(record.values[next(n for n, v in step.refs.items() if v is value)]))
     memory.write(program.rng, plan.header.rng)
-    memory.write(program.sample, plan.header.sample)
+    for value, reference in in_a_row(program.samples, plan.header.sample):
+        memory.write(value, reference)
     memory.write(program.args, plan.header.args)
+    if program.target is not None:
+        memory.write(program.target, plan.header.target)
     for segment in segments:
         for step in program.steps[starts[segment] : starts[segment + 1]]:
             _replay_step(memory, step, records[step].values)
     if 1 in segments:
-        memory.read(program.output, plan.header.output, "host")
+        for value, reference in in_a_row(program.outputs, plan.header.output):
+            memory.read(value, reference, "host")
     if 2 in segments:
         memory.read(program.result, plan.header.result, "host")
     memory.read(program.rng, plan.header.rng, "host")
+
+
+def in_a_row(values: tuple[Value, ...], reference: int) -> list[tuple[Value, int]]:
+    """Inputs or outputs behind each other, each at a multiple of 4, with their references."""
+    found = []
+    for value in values:
+        reference += -reference % 4
+        found.append((value, reference))
+        reference += value.nbytes
+    return found
+
+
+def written_places(step: Draft) -> Places:
+    """What a step writes of each of its outputs: everything, but a copy without fill only its block."""
+    if step.kind.name != "copy_s8" or step.scalars["has_fill"]:
+        return slice(None)
+    at = np.array([int(step.scalars["yo"])])
+    for k in range(4):
+        at = np.add.outer(at, np.arange(int(step.scalars[f"d{k}"])) * int(step.scalars[f"y{k}"]))
+    return at.ravel()
 
 
 def _replay_step(memory: Memory, step: Draft, values: object) -> None:
@@ -159,7 +200,8 @@ def _replay_step(memory: Memory, step: Draft, values: object) -> None:
         assert offset_of(reference) % TYPES[ref.type][1] == 0, f"{step.name}: {ref.name} is not aligned"
         span = (region_of(reference), offset_of(reference), offset_of(reference) + value.nbytes)
         (written if ref.writes else read).append(span)
-        if ref.access in ("IN", "UPD") and value.region is not Region.CONST:
+        reads = ref.access == "IN" or (ref.access == "UPD" and step.kind.name != "copy_s8")
+        if reads and value.region is not Region.CONST:
             memory.read(value, reference, step.name)
         assert not ref.writes or value.region is not Region.CONST
     for k, out in enumerate(written):
@@ -168,7 +210,7 @@ def _replay_step(memory: Memory, step: Draft, values: object) -> None:
     for ref in step.kind.refs:
         value = step.refs[ref.name]
         if value is not None and ref.writes:
-            memory.write(value, int(values[ref.name]))
+            memory.write(value, int(values[ref.name]), written_places(step))
 
 
 @pytest.mark.parametrize("name, scheme, ws", compiled_plans())
@@ -204,6 +246,18 @@ def test_a_smaller_scheme_needs_no_more_memory() -> None:
     sizes = [compile_graph(graph, scheme).layout.sizes for scheme in ("head", "head,bias:3", "all")]
     assert sizes[0][Region.STATE] < sizes[1][Region.STATE] < sizes[2][Region.STATE]
     assert sizes[0][Region.ARENA] <= sizes[1][Region.ARENA] <= sizes[2][Region.ARENA]
+
+
+def test_replay_finds_a_missing_part() -> None:
+    """A concat whose second copy is gone: the bytes it should have written belong to nobody."""
+    compiled = compile_graph(with_op("concat of rows"), None)
+    steps = compiled.program.segments[0]
+    copies = [k for k, step in enumerate(steps) if step.kind.name == "copy_s8"]
+    assert len(copies) == 2
+    forward = tuple(step for k, step in enumerate(steps) if k != copies[1])
+    program = replace(compiled.program, segments=(forward, (), (), ()))
+    with pytest.raises(AssertionError, match="finds bytes of"):
+        replay(replace(compiled, program=program, plan=assemble(program, compiled.layout)), (0, 1))
 
 
 def test_replay_finds_an_overlap() -> None:
