@@ -179,6 +179,13 @@ def dynamic_flatten(b: OnnxBuilder) -> str:
     return b.qdq(b.node("Gemm", b.node("Reshape", x, shape), b.weights((2, 168)), transB=1), 0.4, mid(b))
 
 
+def matmul_minus_constant(b: OnnxBuilder) -> str:
+    """A constant behind a layer becomes its bias."""
+    y = b.node("MatMul", image(b, (1, 8)), b.weights((8, 3), axis=1))
+    y = b.node("Sub", b.node("Mul", y, b.const(np.array([0.5, -2, 1], np.float32))), b.const(np.array([[0.3, -0.2, 0.1]], np.float32)))
+    return b.qdq(y, 0.1, mid(b))
+
+
 def written_out_swish(b: OnnxBuilder) -> str:
     """Hard swish as older opsets write it."""
     x = image(b)
@@ -197,6 +204,7 @@ def pad_of_shape(b: OnnxBuilder) -> str:
 CASES: dict[str, Case] = {
     "hard swish written out": written_out_swish,
     "pad of shape": pad_of_shape,
+    "matmul minus constant": matmul_minus_constant,
     "conv": conv((5, 4, 3, 2), pads=[1, 0, 2, 1]),
     "conv no bias": conv((5, 4, 3, 3), bias=False),
     "conv relu": conv((5, 4, 3, 3), then="Relu", strides=[2, 1]),

@@ -368,7 +368,7 @@ class _Store:
             inside = path.is_relative_to(base) and path != base
         except (OSError, ValueError, RuntimeError):
             inside = False
-        if not inside or "\\" in location or Path(location).is_absolute() or ".." in Path(location).parts:
+        if not inside or "\\" in location:
             raise ModelError(f"{what}, which is not inside the model's folder", "external data must lie beside the model")
         return path
 
