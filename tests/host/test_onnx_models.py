@@ -12,6 +12,7 @@ from helpers.onnx_builder import as_stored, run_int8, run_onnxruntime
 from helpers.shared import SHARED, shared
 from mcugrad.errors import ModelError
 from mcugrad.graph import Graph
+from mcugrad.graph.edit import output_of, replace_head
 from mcugrad.importer import read_model
 from mcugrad.quantize import run_float
 
@@ -61,6 +62,10 @@ def test_a_float_model_computes_what_onnxruntime_computes(name: str) -> None:
     assert np.abs(found - ((given + 128) / 256 if is_int8 else given)).max() < (0.51 / 256 if is_int8 else 1e-5)
 
 
+def test_a_quantized_model_takes_a_new_head() -> None:
+    assert output_of(replace_head(read_model(path(QUANTIZED[0])), 4)).shape == (1, 4)
+
+
 def observed(name: str) -> list[str]:
     """The quantized values of a file."""
     nodes = onnx.load(path(name)).graph.node
@@ -70,6 +75,7 @@ def observed(name: str) -> list[str]:
 @pytest.mark.parametrize("name", QUANTIZED)
 def test_a_quantized_model_computes_what_onnxruntime_computes_layer_by_layer(name: str) -> None:
     graph, data = read_model(path(name)), path(name).read_bytes()
+    assert graph.notes[0].startswith("constants added behind a layer became its bias (one rounding less than in the file): ")
     rng = np.random.default_rng(0)
     worst: dict[str, int] = {}
     unequal, total = 0, 0
@@ -84,8 +90,10 @@ def test_a_quantized_model_computes_what_onnxruntime_computes_layer_by_layer(nam
                 unequal, total = unequal + int((d > 0).sum()), total + d.size
         end = run_int8(graph, [x])[0][graph.output]
         assert np.abs(end - given["StatefulPartitionedCall:0"]).max() <= 2.5 / 256
-    assert len(worst) >= 13
-    assert max(worst.values()) <= 1
+    assert len(worst) == 10
+    late_bias = {key for key in worst if key.startswith(("Relu__14", "Relu__19", "Add__"))}
+    assert max(worst[key] for key in worst if key not in late_bias) <= 1
+    assert max(worst[key] for key in late_bias) <= 2
     assert unequal / total < 0.005
 
 

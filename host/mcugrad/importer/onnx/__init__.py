@@ -12,6 +12,7 @@ from pathlib import Path
 
 from mcugrad.errors import ModelError
 from mcugrad.graph.types import Activation, Add, Dequantize, Function, Graph, Mul, Op, Sub, Tensor
+from mcugrad.importer.names import Namer
 from mcugrad.importer.onnx import elementwise, layers, moves, pools, qoperator, quantization
 from mcugrad.importer.onnx.build import HINT_QDQ, INT8, State
 from mcugrad.importer.onnx.constants import FOLDED, fold
@@ -153,7 +154,11 @@ def _pruned(graph: Graph) -> Graph:
             kept.append(op)
     needed.update(graph.inputs)
     new = {old: i for i, old in enumerate(sorted(needed))}
-    ops = tuple(replace(op, inputs=tuple(new[i] for i in op.inputs), outputs=(new[op.outputs[0]],)) for op in reversed(kept))
+    namer = Namer()
+    ops = tuple(
+        replace(op, name=namer.name(op.kind), inputs=tuple(new[i] for i in op.inputs), outputs=(new[op.outputs[0]],))
+        for op in reversed(kept)
+    )
     for index in graph.inputs:
         t = graph.tensors[index]
         if t.dtype == INT8 and t.quant is None:

@@ -80,7 +80,8 @@ _TRANSPARENT = (*_MOVES, "MaxPool", "GlobalMaxPool", "Relu", "Clip")
 class State:
     """What is known on the way through the nodes. ``values`` by name; ``tensors`` and ``ops`` are the graph so far.
 
-    ``coming``: what a QuantizeLinear node gives its result.
+    ``coming``: what a QuantizeLinear node gives its result. ``origins``: the tensors that layers made, and how. ``ends``: codes that
+    nothing but the DequantizeLinear at the end of the model reads.
     """
 
     model: OnnxModel
@@ -91,12 +92,16 @@ class State:
     values: dict[str, Value] = field(default_factory=dict)
     uses: dict[str, int] = field(default_factory=dict)
     readers: dict[str, list[Node]] = field(default_factory=dict)
+    writers: dict[str, Node] = field(default_factory=dict)
     notes: dict[str, list[str]] = field(default_factory=dict)
     namer: Namer = field(default_factory=Namer)
     layouts: dict[tuple[int, Shape, Shape, Shape], int] = field(default_factory=dict)
+    origins: dict[int, Pending] = field(default_factory=dict)
+    ends: set[str] = field(default_factory=set)
 
     def __post_init__(self) -> None:
         for node in self.model.nodes:
+            self.writers.update(dict.fromkeys(node.outputs, node))
             for name in filter(None, node.inputs):
                 self.uses[name] = self.uses.get(name, 0) + 1
                 self.readers.setdefault(name, []).append(node)
@@ -158,6 +163,17 @@ class State:
                 return None
             name = readers[0].outputs[0]
         return None
+
+    def read_once(self, name: str) -> bool:
+        """Whether a value, and what it is quantized from, have no other reader."""
+        for _ in range(4):
+            if self.uses.get(name, 0) != 1:
+                return False
+            writer = self.writers.get(name)
+            if writer is None or writer.op not in ("QuantizeLinear", "DequantizeLinear"):
+                return True
+            name = writer.inputs[0]
+        return False
 
     def constant(self, node: Node, k: int, what: str) -> Array:
         """Input k as a plain constant of the file."""
@@ -272,6 +288,8 @@ class State:
             y = self.op(v.node, kind, inputs, v.stored, quant, name)
         if bounds is not Activation.NONE:
             y = self._bounded(v, y, quant, name)
+        elif v.layer is not None and (v.lo, v.hi) == (-inf, inf):
+            self.origins[y] = v
         return Act(y, v.shape, v.order)
 
     def requantized(self, x: int, quant: Quant, name: str) -> int:

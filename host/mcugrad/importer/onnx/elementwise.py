@@ -7,13 +7,16 @@ from dataclasses import replace
 from math import prod
 
 import numpy as np
+import numpy.typing as npt
 
-from mcugrad.graph.types import Activation, Function, MinMax, Mul, OpKind, Prelu, Quant, Softmax, Sub, Unary
+from mcugrad.graph.types import Activation, Add, Function, MinMax, Mul, OpKind, Prelu, Quant, Softmax, Sub, Unary
 from mcugrad.importer.onnx.build import INT8, State
 from mcugrad.importer.onnx.file import Node
 from mcugrad.importer.onnx.layers import taken_in
 from mcugrad.importer.onnx.quantization import operand
 from mcugrad.importer.onnx.values import Act, Const, Gate, Pending, QConst, Shape, Value, full, inverse, transposed
+
+Reals = npt.NDArray[np.float64]
 
 SOFTMAX_QUANT = Quant((1 / 256,), -128)
 FIXED_QUANTS = {Function.LOGISTIC: Quant((1 / 256,), -128), Function.TANH: Quant((1 / 128,), 0)}
@@ -68,12 +71,9 @@ def _into_layer(state: State, node: Node, kind: OpKind) -> bool:
         v, other = taken_in(state, node, k), state.value(node, 1 - k)
         if v is None or v.layer is None or not isinstance(other, Const | QConst):
             return False
-        numbers = state.numbers(node, other, "operands")
-        axis = len(v.shape) - 1 if v.order is None and v.stored[-1] == v.shape[-1] else 1
-        shape = (1,) * (len(v.shape) - numbers.ndim) + numbers.shape
-        if numbers.ndim > len(v.shape) or any(d != 1 for a, d in enumerate(shape) if a != axis) or shape[axis] not in (1, v.layer.channels):
+        values = _per_channel(v, state.numbers(node, other, "operands"))
+        if values is None:
             return False
-        values = np.broadcast_to(numbers.reshape(-1), (v.layer.channels,))
         layer = v.layer.scaled(values) if isinstance(kind, Mul) else v.layer.shifted(-values if isinstance(kind, Sub) else values)
         state.values[node.outputs[0]] = replace(v, layer=layer)
         return True
@@ -95,6 +95,9 @@ def divide(state: State, node: Node) -> None:
 def two_of(state: State, node: Node, kind: OpKind, a: Value, b: Value) -> Pending:
     """An operation of two operands: one has the shape of the result, the other that or a shape that broadcasts to it."""
     sides = [a, b]
+    late = _late_bias(state, node, kind, sides)
+    if late is not None:
+        return late
     acts = [k for k in (0, 1) if isinstance(sides[k], Act)]
     if not acts:
         node.fail("computes with constants only")
@@ -111,6 +114,37 @@ def two_of(state: State, node: Node, kind: OpKind, a: Value, b: Value) -> Pendin
     other = _laid_beside(state, node, sides[1 - main], x, perm)
     inputs = (x.tensor, other) if main == 0 else (other, x.tensor)
     return Pending(node, kind, inputs, state.tensors[x.tensor].shape, result, x.order)
+
+
+def _late_bias(state: State, node: Node, kind: OpKind, sides: list[Value]) -> Pending | None:
+    """A constant added to the codes of a layer without bias, which nothing else reads: the layer's bias, as its exporter meant it.
+
+    The layer is then rounded once where the file rounds twice.
+    """
+    for k in (0, 1):
+        x, c = sides[k], sides[1 - k]
+        if not isinstance(kind, Add) or not isinstance(x, Act) or not isinstance(c, Const | QConst) or not state.quantized:
+            continue
+        v = state.origins.get(x.tensor)
+        place = k if node.op == "Add" else 3 * k
+        if v is None or v.layer is None or v.layer.b is not None or x.shape != v.shape or not state.read_once(node.inputs[place]):
+            return None
+        values = _per_channel(v, state.numbers(node, c, "operands"))
+        if values is None:
+            return None
+        state.note("constants added behind a layer became its bias (one rounding less than in the file)", node.where)
+        return replace(v, layer=v.layer.shifted(values))
+    return None
+
+
+def _per_channel(v: Pending, numbers: Reals) -> Reals | None:
+    """A constant operand of a layer's result as one number per channel; None where it is none."""
+    assert v.layer is not None
+    axis = len(v.shape) - 1 if v.order is None and v.stored[-1] == v.shape[-1] else 1
+    shape = (1,) * (len(v.shape) - numbers.ndim) + numbers.shape
+    if numbers.ndim > len(v.shape) or any(d != 1 for a, d in enumerate(shape) if a != axis) or shape[axis] not in (1, v.layer.channels):
+        return None
+    return np.broadcast_to(numbers.reshape(-1), (v.layer.channels,))
 
 
 def _act(v: Value) -> Act:

@@ -10,7 +10,7 @@ from dataclasses import replace
 import numpy as np
 import numpy.typing as npt
 
-from mcugrad.graph.types import Quant, Quantize
+from mcugrad.graph.types import Quant, Quantize, Softmax
 from mcugrad.importer.onnx.build import BIAS_SCALE_TOLERANCE, FLOAT32, HINT_QDQ, State
 from mcugrad.importer.onnx.file import Array, Node, short
 from mcugrad.importer.onnx.values import Act, Const, Gate, Layer, Pending, QConst
@@ -66,10 +66,25 @@ def quantize(state: State, node: Node) -> None:
         node.fail("quantizes codes that are quantized already")
     if state.tensors[v.tensor].dtype == FLOAT32:
         v = replace(v, tensor=_border(state, node, v.tensor, quant, name))
+    elif _is_last_softmax(state, v.tensor, name, quant):
+        state.ends.add(name)
     else:
         v = replace(v, tensor=state.requantized(v.tensor, quant, name))
         state.rename(v.tensor, node.inputs[0], name)
     state.values[name] = replace(v, real=False, codes=codes)
+
+
+def _is_last_softmax(state: State, tensor: int, name: str, quant: Quant) -> bool:
+    """Whether a softmax becomes real numbers again at once and leaves the model so: then its scale may be 1/256, as int8 softmax has it."""
+    if quant.scale[0] < state.quant(tensor).scale[0] or not any(
+        op.outputs == (tensor,) and isinstance(op.kind, Softmax) for op in state.ops
+    ):
+        return False
+    readers = state.readers.get(name, [])
+    if state.uses.get(name, 0) != 1 or len(readers) != 1 or readers[0].op != "DequantizeLinear":
+        return False
+    last = readers[0].outputs[:1]
+    return last[0] in {border.name for border in state.model.outputs} and last[0] not in state.readers
 
 
 def _border(state: State, node: Node, tensor: int, quant: Quant, name: str) -> int:
@@ -92,6 +107,9 @@ def dequantize(state: State, node: Node) -> None:
         return
     if not isinstance(v, Act) or v.real:
         node.fail("dequantizes what is not quantized")
+    if node.inputs[0] in state.ends:
+        state.values[node.outputs[0]] = replace(v, real=True)
+        return
     state.values[node.outputs[0]] = replace(known(state, node, v, 1), real=True)
 
 
