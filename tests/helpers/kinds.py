@@ -42,7 +42,7 @@ BODIES: Mapping[str, Body] = {
     "conv with dilation": lambda b, x: b.conv(x, 3, dilation=(2, 1), pad=(2, 1, 2, 1)),
     "dwconv": lambda b, x: b.dwconv(x, 2, stride=(2, 1)),
     "linear": lambda b, x: b.reshape(b.linear(b.reshape(x, (1, 384)), 36, activation=Activation.RELU), (1, 3, 2, 6)),
-    "avgpool": lambda b, x: b.pool(x, (3, 2), (2, 2), (1, 0, 1, 1)),
+    "avgpool": lambda b, x: b.pool(x, (3, 2), (2, 2), (0, 0, 1, 0)),
     "maxpool": lambda b, x: b.maxpool(x, (2, 2), (2, 2)),
     "maxpool that overlaps": lambda b, x: b.maxpool(x, (3, 3), (1, 2), (1, 1, 1, 1), Activation.RELU),
     "mean": lambda b, x: b.mean(x, keep_dims=True),

@@ -19,7 +19,7 @@ from mcugrad.exporter import write_tflite
 from mcugrad.graph import Activation, Graph, Quant
 from mcugrad.graph.normalize import normalize
 from mcugrad.lower import Options
-from mcugrad.lower.lower import clamp_bounds
+from mcugrad.lower.backward import clamp_bounds
 from mcugrad.lower.read_back import apply_state
 from mcugrad.lower.weights import ACC_LIMIT, Layer, bias_bits, bias_bytes, bias_values, fold, read_layer
 from mcugrad.pipeline import Compiled, compile_graph

@@ -71,7 +71,7 @@ def spread_block(small: Shape, large: Shape, name: str) -> Block:
 
 def merged(block: Block, name: str) -> Block:
     """The same copy in four dimensions: without those of size 1, and with neighbours joined that lie behind each other in both."""
-    axes = [a for a in zip(block.dims, block.x_strides, block.y_strides, strict=True) if a[0] != 1]
+    axes = [part for a in zip(block.dims, block.x_strides, block.y_strides, strict=True) if a[0] != 1 for part in _short(*a, name)]
     joined: list[tuple[int, int, int]] = []
     for n, x, y in reversed(axes):
         if joined:
@@ -85,6 +85,16 @@ def merged(block: Block, name: str) -> Block:
     joined += [(1, 0, 0)] * (MAX_RANK - len(joined))
     dims, xs, ys = zip(*reversed(joined), strict=True)
     return replace(block, dims=dims, x_strides=xs, y_strides=ys)
+
+
+def _short(n: int, x: int, y: int, name: str) -> list[tuple[int, int, int]]:
+    """One axis, or two where it is longer than a record can say."""
+    if n <= MAX_DIM:
+        return [(n, x, y)]
+    inner = next((d for d in range(MAX_DIM, 1, -1) if n % d == 0), 1)
+    if n // inner > MAX_DIM:
+        raise ModelError(f"op {name} moves {n} elements along one axis, {MAX_DIM} is the limit", "give it another shape")
+    return [(n // inner, inner * x, inner * y), (inner, x, y)]
 
 
 @dataclass(frozen=True, slots=True)
