@@ -1,4 +1,5 @@
-// mcugrad_port.h -- what a board must give. This header is the whole contract; boards/<name>/board.c implements it.
+// mcugrad_port.h -- what a board must give. This header is the whole contract; the sources that boards/<name>/board.cmake
+// names implement it.
 //
 // Sizes, the board's name and the unit of a tick are facts of boards/<name>/board.toml. cmake/firmware.cmake hands them to
 // the compiler as MG_BOARD_NAME, MG_RAM_BYTES, MG_FLASH_BYTES, MG_FIRMWARE_BYTES, MG_STACK_BYTES, MG_RX_RING_BYTES,

@@ -4,8 +4,8 @@
 //   CC=clang cmake -S . -B build/fuzz -G Ninja -DMG_FUZZ=ON && ninja -C build/fuzz fuzz_frames
 //   mkdir -p build/fuzz/frames && build/fuzz/fuzz_frames -max_len=4096 -max_total_time=600 build/fuzz/frames
 //
-// The input is a list of actions: raw bytes, a command with the right sequence number and CRC, or a plan to load, damaged and with
-// its CRC repaired. The board is this file.
+// The input is a list of actions: raw bytes, a command with the right sequence number and CRC, a plan to load, damaged and with its
+// CRC repaired, or a whole sample to train on. The board is this file.
 
 #define _POSIX_C_SOURCE 200112L
 #include <stdlib.h>
@@ -238,6 +238,17 @@ static void any_command(struct mg_session *s, struct input *in)
     command(s, type, body, n);
 }
 
+static void learn(struct mg_session *s, struct input *in)
+{
+    uint8_t body[4 + INPUTS + OUTPUTS] = {0};
+    (void)take(in, body + 4, sizeof body - 4);
+    command(s, MG_LINK_SAMPLE, body, sizeof body);
+    uint8_t args[12] = {next(in) % 2};
+    mg_put_f32(args + 4, 0.05f);
+    command(s, MG_LINK_TRAIN, args, sizeof args);
+    command(s, MG_LINK_PREDICT, body, 0);
+}
+
 static void raw(struct mg_session *s, struct input *in)
 {
     line_end = take(in, line, next(in));
@@ -264,6 +275,9 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
             break;
         case 2:
             load(session, &in);
+            break;
+        case 3:
+            learn(session, &in);
             break;
         default:
             any_command(session, &in);
