@@ -2,7 +2,7 @@
 
     pip install atheris 'mcugrad[onnx]'       (Linux, a CPython that atheris has a wheel for)
     python tests/fuzz/fuzz_onnx.py --seed build/fuzz/onnx
-    python tests/fuzz/fuzz_onnx.py build/fuzz/onnx -max_len=8192 -timeout=5 -rss_limit_mb=1024
+    python tests/fuzz/fuzz_onnx.py build/fuzz/onnx -max_len=8192 -timeout=5 -rss_limit_mb=2048
 
 The first bytes of an input choose what is changed in a good model, so that most inputs get past the protobuf parser: node inputs, operator
 names, attributes, shapes, constants. An input that begins with 0x08 is taken as the bytes of a file. A file that crashes it is written to

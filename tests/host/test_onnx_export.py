@@ -138,6 +138,12 @@ def test_scales_are_written_bit_for_bit() -> None:
     assert [t.quant for t in again.tensors] == [t.quant for t in graph.tensors]
 
 
+def test_a_graph_that_only_quantizes_comes_back() -> None:
+    b = OnnxBuilder()
+    graph = import_onnx(b.finish(b.q(b.input("x", (1, 4)), 0.1)), "g")
+    assert [op.name for op in import_onnx(write_onnx(graph), "g").ops] == ["quantize_0"]
+
+
 def test_a_float_graph_is_not_written() -> None:
     b = OnnxBuilder()
     data = b.finish(b.node("Relu", b.node("Conv", b.input("x", (1, 2, 5, 5)), b.const(np.ones((2, 2, 1, 1)), np.float32))))

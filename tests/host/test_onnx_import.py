@@ -448,23 +448,30 @@ def test_a_value_that_two_nodes_read_is_computed_once() -> None:
     assert compare(data, b)[0] <= 1
 
 
-def late_bias(*, read_twice: bool) -> Graph:
+def late_bias(*, read_twice: bool = False, another: bool = False) -> Graph:
     """MatMul and Add as ONNX quantizers leave a dense layer: each with its own scale."""
     b = OnnxBuilder()
     y = b.qdq(b.node("MatMul", b.qdq(b.input("x", (1, 8)), 0.05), b.weights((8, 3), axis=1)), 0.03)
     z = b.qdq(b.node("Add", y, b.dq(b.const(b.random((3,))), 0.002)), 0.031)
     if read_twice:
         z = b.qdq(b.node("Mul", y, z), 0.05)
+    if another:
+        z = b.qdq(b.node("MatMul", z, b.weights((3, 3), axis=1)), 0.05)
     data = b.finish(z)
     worst, _ = compare(data, b, 8)
-    assert worst <= (1 if read_twice else 2)
+    assert worst <= (1 if read_twice or another else 2)
     return import_onnx(data, "g")
 
 
-def test_a_constant_behind_a_quantized_layer_becomes_its_bias() -> None:
-    graph = late_bias(read_twice=False)
+def test_a_constant_behind_the_last_layer_becomes_its_bias_so_that_it_can_be_a_head() -> None:
+    graph = late_bias()
     assert [op.name for op in graph.ops] == ["quantize_0", "linear_0", "dequantize_0"]
     assert len(graph.layers[0].inputs) == 3 and "became its bias" in graph.notes[0]
+
+
+def test_a_constant_behind_another_layer_stays_as_the_file_has_it() -> None:
+    graph = late_bias(another=True)
+    assert kinds(graph) == ["quantize", "linear", "add", "linear", "dequantize"] and not graph.notes
 
 
 def test_a_layer_that_something_else_reads_too_keeps_its_result() -> None:

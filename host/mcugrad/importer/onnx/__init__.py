@@ -88,20 +88,21 @@ def _cut_hint(model: OnnxModel, bad: int) -> str:
 
 def _is_quantized(model: OnnxModel) -> bool:
     """Whether activations inside the model are quantized; float models may have a QuantizeLinear behind everything."""
-    outputs = {border.name for border in model.outputs}
+    inputs, outputs = {border.name for border in model.inputs}, {border.name for border in model.outputs}
     for node in model.nodes:
         if node.op.startswith("QLinear") or node.op == "QGemm":
             return True
+        if node.op in ("QuantizeLinear", "DequantizeLinear") and inputs & set(node.inputs[:1]):
+            return True
         if node.op == "QuantizeLinear" and node.inputs and node.inputs[0] not in model.constants and not outputs & set(node.outputs):
             return True
-    inputs = {border.name for border in model.inputs}
-    return any(node.op == "DequantizeLinear" and inputs & set(node.inputs[:1]) for node in model.nodes)
+    return False
 
 
 def _refuse_float(model: OnnxModel) -> None:
-    first = next((n for n in model.nodes if n.op in ("Conv", "Gemm", "MatMul")), model.nodes[0])
+    first = next((n for n in model.nodes if n.op in elementwise.WITH_WEIGHTS), model.nodes[0])
     for node in model.nodes:
-        if node.op in ("Conv", "Gemm", "MatMul") and any(
+        if node.op in elementwise.WITH_WEIGHTS and any(
             name in model.constants and model.constants[name].dtype.name in quantization.CODES for name in node.inputs
         ):
             node.fail("has int8 weights without a scale: no standard ONNX", HINT_QDQ)

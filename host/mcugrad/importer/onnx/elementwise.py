@@ -18,6 +18,7 @@ from mcugrad.importer.onnx.values import Act, Const, Gate, Pending, QConst, Shap
 
 Reals = npt.NDArray[np.float64]
 
+WITH_WEIGHTS = ("Conv", "Gemm", "MatMul", "QLinearConv", "QLinearMatMul", "QGemm")
 SOFTMAX_QUANT = Quant((1 / 256,), -128)
 FIXED_QUANTS = {Function.LOGISTIC: Quant((1 / 256,), -128), Function.TANH: Quant((1 / 128,), 0)}
 
@@ -117,10 +118,12 @@ def two_of(state: State, node: Node, kind: OpKind, a: Value, b: Value) -> Pendin
 
 
 def _late_bias(state: State, node: Node, kind: OpKind, sides: list[Value]) -> Pending | None:
-    """A constant added to the codes of a layer without bias, which nothing else reads: the layer's bias, as its exporter meant it.
+    """A constant added to the codes of the last layer, which has no bias and no other reader: its bias, so that the layer can be a head.
 
-    The layer is then rounded once where the file rounds twice.
+    The layer is then rounded and saturated once where the file does it twice, so this is not done to any other.
     """
+    if any(later.op in WITH_WEIGHTS for later in state.model.nodes[state.model.nodes.index(node) + 1 :]):
+        return None
     for k in (0, 1):
         x, c = sides[k], sides[1 - k]
         if not isinstance(kind, Add) or not isinstance(x, Act) or not isinstance(c, Const | QConst) or not state.quantized:
@@ -132,7 +135,7 @@ def _late_bias(state: State, node: Node, kind: OpKind, sides: list[Value]) -> Pe
         values = _per_channel(v, state.numbers(node, c, "operands"))
         if values is None:
             return None
-        state.note("constants added behind a layer became its bias (one rounding less than in the file)", node.where)
+        state.note("a constant added behind the last layer became its bias (one rounding less than in the file)", node.where)
         return replace(v, layer=v.layer.shifted(values))
     return None
 
