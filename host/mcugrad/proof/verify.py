@@ -102,7 +102,7 @@ def _different(compiled: Compiled, oracle: Oracle, name: str, k: int, values: li
     layer = first_layer(compiled, values, oracle)
     return VerifyError(
         f"{name} differs from {oracle.name} at input {k}: output {at} by {difference[at]}, {wrong} of {difference.size} values{layer}",
-        "report it with the model file: forward must be exact",
+        f"report it with the model file: at most {oracle.tolerance} was expected",
     )
 
 
