@@ -85,11 +85,15 @@ class GraphBuilder:
         self.inputs.append(index)
         return index
 
-    def constant(self, shape: tuple[int, ...], *, like: int | None = None, scale: float = 1 / 90, zero_point: int = -7) -> int:
+    def constant(
+        self, shape: tuple[int, ...], *, like: int | None = None, scale: float = 1 / 90, zero_point: int = -7, lowest: int = -128
+    ) -> int:
         """A random int8 constant; with the quantization of tensor ``like`` where given, and then in the middle of its values."""
         q = Quant((float(np.float32(scale)),), zero_point) if like is None else self.quant_of(like)
-        width = 128 if like is None else 50
-        data = np.clip(self.rng.integers(-width, width, shape) + (0 if like is None else q.zero_point), -128, 127).astype(np.int8)
+        if like is None:
+            data = self.rng.integers(lowest, 128, shape).astype(np.int8)
+        else:
+            data = np.clip(q.zero_point + self.rng.integers(-50, 51, shape), -128, 127).astype(np.int8)
         index = self._tensor(f"constant{len(self.tensors)}", shape, q, data)
         self.real[index] = [q.scale[0] * (data.astype(np.float64) - q.zero_point)] * self.samples
         return index
@@ -392,20 +396,20 @@ def mixed(seed: int = 0, classes: int = 4) -> Graph:
     Where the trunk splits, no layer stands in a branch: whatever is trained, each error is rounded at the same places.
     """
     b = GraphBuilder((1, 8, 8, 3), seed)
-    y = b.maxpool(b.conv(b.input, 6, activation=Activation.RELU), (3, 3), (2, 2), (0, 0, 1, 1))
+    y = b.maxpool(b.conv(b.input, 6, activation=Activation.RELU), (2, 2), (2, 2))
     y = b.dwconv(y)
     y = b.mul(y, b.unary(y, Function.LOGISTIC))
     y = b.conv(y, 6)
     y = b.concat((y, b.maxpool(y, (2, 2), (1, 1), (0, 0, 1, 1))), 3)
-    y = b.conv(b.mul(b.constant((12,)), y), 8, groups=2)
-    return b.finish(b.linear(b.unary(b.mean(y), Function.TANH), classes))
+    y = b.conv(b.mul(b.constant((12,), lowest=30), y), 8, groups=2)
+    return b.finish(b.linear(b.mean(b.unary(y, Function.TANH)), classes))
 
 
 def gate(seed: int = 0, classes: int = 4) -> Graph:
     """Squeeze and excite: a map times a vector that two layers make of its mean; then a difference and a maximum of branches."""
     b = GraphBuilder((1, 6, 6, 3), seed)
     stem = b.unary(b.conv(b.input, 8), Function.HARD_SWISH)
-    squeezed = b.point(b.mean(stem, keep_dims=True), 4, activation=Activation.RELU)
+    squeezed = b.point(b.mean(stem, keep_dims=True), 8, activation=Activation.RELU)
     y = b.mul(stem, b.unary(b.point(squeezed, 8), Function.LOGISTIC))
     y = b.sub(b.dwconv(y), stem, Activation.RELU)
     y = b.minmax(b.point(y, 6), b.point(y, 6), largest=True)

@@ -25,7 +25,7 @@ def _gate(b: GraphBuilder, x: int) -> int:
 
 
 def _column(b: GraphBuilder, x: int) -> int:
-    return b.reshape(b.linear(b.reshape(x, (1, 384)), 48), (1, 8, 6, 1))
+    return b.reshape(b.linear(b.mean(x), 48), (1, 8, 6, 1))
 
 
 def _split(b: GraphBuilder, x: int) -> int:
@@ -41,7 +41,7 @@ BODIES: Mapping[str, Body] = {
     "conv with groups": lambda b, x: b.conv(x, 6, groups=2),
     "conv with dilation": lambda b, x: b.conv(x, 3, dilation=(2, 1), pad=(2, 1, 2, 1)),
     "dwconv": lambda b, x: b.dwconv(x, 2, stride=(2, 1)),
-    "linear": lambda b, x: b.reshape(b.linear(b.reshape(x, (1, 384)), 36, activation=Activation.RELU), (1, 3, 2, 6)),
+    "linear": lambda b, x: b.reshape(b.linear(b.mean(x), 36, activation=Activation.RELU), (1, 3, 2, 6)),
     "avgpool": lambda b, x: b.pool(x, (3, 2), (2, 2), (0, 0, 1, 0)),
     "maxpool": lambda b, x: b.maxpool(x, (2, 2), (2, 2)),
     "maxpool that overlaps": lambda b, x: b.maxpool(x, (3, 3), (1, 2), (1, 1, 1, 1), Activation.RELU),
@@ -57,8 +57,8 @@ BODIES: Mapping[str, Body] = {
     "sub from a constant": lambda b, x: b.sub(b.constant((1, 1, 6, 8)), x),
     "sub a constant": lambda b, x: b.sub(x, b.constant((1,))),
     "mul": lambda b, x: b.mul(x, b.point(x, 8)),
-    "square": lambda b, x: b.mul(x, x, Activation.RELU),
-    "mul by a constant": lambda b, x: b.mul(x, b.constant((8,))),
+    "square": lambda b, x: b.mul(x, x),
+    "mul by a constant": lambda b, x: b.mul(x, b.constant((8,)), Activation.RELU),
     "mul a scalar constant": lambda b, x: b.mul(b.constant((1, 1, 1, 1), zero_point=90), x),
     "mul by a vector": lambda b, x: b.mul(x, b.unary(_gate(b, x), Function.LOGISTIC)),
     "mul a column": lambda b, x: b.mul(_column(b, x), x),

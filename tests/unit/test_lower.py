@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from helpers.graphs import GRAPHS, GraphBuilder, chain, random_samples, residual, run_int8, views, with_data
+from helpers.graphs import GRAPHS, GraphBuilder, Ints, chain, mixed, output_int8, random_samples, residual, run_int8, views, with_data
 from helpers.tiny_graphs import oracle
 from mcugrad.autodiff import parse_scheme
 from mcugrad.autodiff.scheme import trained_channels
@@ -18,14 +18,25 @@ from mcugrad.errors import PlanError
 from mcugrad.exporter import write_tflite
 from mcugrad.graph import Activation, Graph, Quant
 from mcugrad.graph.normalize import normalize
-from mcugrad.lower import Options
+from mcugrad.lower import Options, quant
 from mcugrad.lower.backward import clamp_bounds
 from mcugrad.lower.read_back import apply_state
-from mcugrad.lower.weights import ACC_LIMIT, Layer, bias_bits, bias_bytes, bias_values, fold, read_layer
+from mcugrad.lower.weights import (
+    ACC_LIMIT,
+    FROZEN_SCALE,
+    Layer,
+    bias_bits,
+    bias_bytes,
+    bias_values,
+    fold,
+    fold_constant_channels,
+    read_layer,
+)
 from mcugrad.pipeline import Compiled, compile_graph
 from mcugrad.plan import Region, decode, offset_of, region_of
 from mcugrad.plan.opsdef import TYPES
 from mcugrad.ref import Machine
+from mcugrad.ref.fixed import requant, wrap32
 
 
 def sliced(graph: Graph, ratio: str) -> str:
@@ -193,8 +204,91 @@ def test_dead_channels_are_frozen_with_a_note(layer: str, ws: int) -> None:
     op, new = next((a, b) for a, b in zip(graph.layers, trained.layers, strict=True) if a.name == layer)
     old_layer, new_layer = read_layer(graph, op), read_layer(trained, new)
     assert (old_layer.w[[0, 2]] == new_layer.w[[0, 2]]).all()
-    assert np.abs(old_layer.b[[0, 2]] - new_layer.b[[0, 2]]).max() <= 1
+    assert (old_layer.b[[0, 2]] == new_layer.b[[0, 2]]).all()
     assert (old_layer.w != new_layer.w).any()
+    alive = np.setdiff1d(np.arange(len(old_layer.b)), [0, 2])
+    assert (old_layer.b[alive] != new_layer.b[alive]).any()
+
+
+def without_folding(monkeypatch: pytest.MonkeyPatch) -> None:
+    def unfolded(layer: Layer, requants: quant.Requants, *_: object) -> tuple[Layer, quant.Requants]:
+        return layer, requants
+
+    monkeypatch.setattr("mcugrad.lower.layers.fold_constant_channels", unfolded)
+
+
+@pytest.mark.parametrize("layer", ["conv_0", "dwconv_0", "conv_1", "conv_2"])
+def test_folding_changes_no_output_and_gives_the_other_biases_their_fraction_bits(layer: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """conv_2 is grouped. Unfolded, one bias at the end of int32 takes the fraction bits of all others of its layer.
+
+    Two of the three channels have no weights, as a convolution's dead ones; the third has, and a bias that leaves them room.
+    """
+    graph = with_dead_channels(mixed(4), layer, [0, 2, 5])
+    op = next(op for op in graph.layers if op.name == layer)
+    w, b = (np.array(graph.tensors[i].data) for i in op.inputs[1:])
+    np.moveaxis(w, 3 if layer.startswith("dw") else 0, 0)[[0, 2]] = 0
+    b[5] = 2**30
+    graph = with_data(graph, {op.inputs[1]: w, op.inputs[2]: b})
+    folded = compile_graph(graph, "all")
+    without_folding(monkeypatch)
+    plain = compile_graph(graph, "all")
+    bits = [next(t.bf for t in c.program.trained if t.name == layer) for c in (folded, plain)]
+    assert bits[0] == 8 and bits[1] == 0
+    machines = [Machine(c.plan) for c in (folded, plain)]
+    shape = graph.tensors[graph.input].shape
+    for sample in [*random_samples(graph, 6, 3), *(np.full(shape, v, np.int8) for v in (-128, 0, 127))]:
+        want = output_int8(graph, sample)
+        assert all((machine.predict(sample) == want).all() for machine in machines)
+
+
+@st.composite
+def dead_layers(draw: st.DrawFn) -> tuple[Layer, quant.Requants, int, tuple[int, int], tuple[int, int]]:
+    """A layer of four outputs, of which some are dead: with biases small, at the end of int32, and where the sum wraps."""
+    rng = np.random.default_rng(draw(st.integers(0, 2**32)))
+    w = rng.integers(-127, 128, (4, 2, 1, 3)) * rng.integers(0, 2, (4, 1, 1, 1))
+    ends = st.sampled_from([0, 1, -1, 2**31 - 1, -(2**31), 2**31 - 1 - 50_000, -(2**31) + 50_000, 2**31 - 10, 10**6, -(10**9)])
+    b = np.array([draw(ends | st.integers(-(2**31), 2**31 - 1)) for _ in range(4)])
+    scale = np.array([draw(st.sampled_from([4e-9, 9e-6, 0.01])) for _ in range(4)], np.float32).astype(np.float64)
+    layer = Layer(w.astype(np.int8), b, scale, draw(st.sampled_from([0.02, 0.5])), False)
+    requants = quant.conv_requant(layer.x_scale, tuple(scale), draw(st.sampled_from([0.02, 1e-3])))
+    zeros = draw(st.integers(-128, 127)), draw(st.integers(-128, 127))
+    clamp = draw(st.sampled_from([(-128, 127), (zeros[1], 127), (-100, 100)]))
+    return layer, requants, draw(st.integers(0, 1)), zeros, clamp
+
+
+def layer_outputs(layer: Layer, requants: quant.Requants, rounding: int, zeros: tuple[int, int], clamp: tuple[int, int], x: Ints) -> Ints:
+    """x (N, taps) -> y (N, O), as conv2d_fwd_s8 computes it."""
+    acc = wrap32(wrap32((x - zeros[0]) @ layer.w.astype(np.int64).reshape(len(layer.b), -1).T) + layer.b)
+    return np.clip(zeros[1] + requant(acc, requants["mult"], requants["shift"], rounding), *clamp)
+
+
+@given(dead_layers())
+@settings(max_examples=300, deadline=None)
+def test_a_folded_channel_is_constant_and_the_same(case: tuple[Layer, quant.Requants, int, tuple[int, int], tuple[int, int]]) -> None:
+    layer, requants, rounding, zeros, clamp = case
+    folded, records = fold_constant_channels(layer, requants, rounding, zeros, clamp)
+    rng = np.random.default_rng(0)
+    up = layer.w.reshape(4, 6) > 0
+    x = np.concatenate([rng.integers(-128, 128, (40, 6)), np.where(up, 127, -128), np.where(up, -128, 127)])
+    before, after = layer_outputs(layer, requants, rounding, zeros, clamp, x), layer_outputs(folded, records, rounding, zeros, clamp, x)
+    assert (before == after).all()
+    reach = np.abs(layer.w.astype(np.int64)).sum(axis=(1, 2, 3)) * 255
+    for o in range(4):
+        changed = folded.b[o] != layer.b[o] or (folded.w[o] != layer.w[o]).any() or records[o] != requants[o]
+        if changed:
+            assert layer.w_scale[o] < FROZEN_SCALE and not folded.w[o].any() and abs(folded.b[o]) <= 255
+        elif layer.w_scale[o] < FROZEN_SCALE and abs(layer.b[o]) + reach[o] < 2**31:
+            assert len(set(before[:, o].tolist())) > 1 or layer.w[o].any() or abs(layer.b[o]) <= 255, "a constant channel was left"
+
+
+def test_a_dead_channel_whose_sum_may_wrap_or_whose_output_moves_is_left_alone() -> None:
+    w = np.full((3, 1, 1, 2), 100, np.int8)
+    layer = Layer(w, np.array([2**31 - 1, 2**31 - 60_000, 0]), np.array([4e-9, 4e-9, 9e-6]), 1.0, False)
+    requants = quant.conv_requant(1.0, (4e-9, 4e-9, 9e-6), 1e-3)
+    folded, records = fold_constant_channels(layer, requants, 0, (0, 0), (-128, 127))
+    assert (folded.w[:, 0, 0, 0] == [100, 0, 100]).all()
+    assert folded.b[0] == 2**31 - 1 and folded.b[1] == 127 and folded.b[2] == 0
+    assert records[0] == requants[0] and records[1] != requants[1] and records[2] == requants[2]
 
 
 # ---- constants per channel ----------------------------------------------------------------------------------------------
