@@ -30,6 +30,9 @@ class Oracle(Protocol):
     def outputs(self, inputs: Sequence[Int8]) -> list[Int8]:
         """int8 outputs of the model, each flat, for int8 inputs, each flat."""
 
+    def inside(self) -> LiteRtOracle | None:
+        """Who shows the inner tensors of the same file; None where nobody can."""
+
 
 def load_oracle(kind: str, model: Path, graph: Graph) -> Oracle:
     """``kind`` is tflm, litert or ort; "auto" picks by the file. Raises UnavailableError where its package is missing."""
@@ -95,6 +98,7 @@ class TflmOracle:
     def __init__(self, data: bytes, graph: Graph) -> None:
         runtime = need("tflite_micro", "tflite-micro").runtime
         self._ports = _Ports(graph)
+        self._file = data, graph
         activations = sum(t.size * t.dtype.itemsize for t in graph.tensors)
         self._interpreter = runtime.Interpreter.from_bytes(data, arena_size=2 * activations + 16 * len(data) + ARENA_SPARE)
 
@@ -103,6 +107,12 @@ class TflmOracle:
             self._interpreter.set_input(_unsigned(port.to_file(codes), self._interpreter.get_input_details(k)["dtype"]), k)
         self._interpreter.invoke()
         return [port.from_file(_signed(self._interpreter.get_output(k))) for k, port in enumerate(self._ports.outputs)]
+
+    def inside(self) -> LiteRtOracle | None:
+        try:
+            return LiteRtOracle(*self._file)
+        except UnavailableError:
+            return None
 
 
 class LiteRtOracle:
@@ -131,6 +141,9 @@ class LiteRtOracle:
         details = self._interpreter.get_output_details()
         values = [_signed(self._interpreter.get_tensor(d["index"])) for d in details]
         return [port.from_file(v) for port, v in zip(self._ports.outputs, values, strict=True)]
+
+    def inside(self) -> LiteRtOracle | None:
+        return self
 
     def inner(self) -> dict[str, Int8]:
         """int8 tensors of the last run by name; names that stand more than once are left out."""
@@ -162,6 +175,9 @@ class OrtOracle:
             feeds[node.name] = _unsigned(port.to_file(codes), np.uint8 if node.type == "tensor(uint8)" else np.int8)
         results = self._session.run(None, feeds)
         return [port.from_file(_signed(v)) for port, v in zip(self._ports.outputs, results, strict=True)]
+
+    def inside(self) -> LiteRtOracle | None:
+        return None
 
 
 def _unsigned(values: npt.NDArray[np.generic], dtype: type[np.generic]) -> npt.NDArray[np.generic]:

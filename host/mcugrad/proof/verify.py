@@ -107,10 +107,13 @@ def _different(compiled: Compiled, oracle: Oracle, name: str, k: int, values: li
 
 
 def first_layer(compiled: Compiled, values: list[Int8], oracle: Oracle) -> str:
-    """ " first in layer …" by comparing the reference's inner tensors with LiteRT's; empty where that cannot be told."""
-    layers = compare_layers(compiled, values, oracle) if isinstance(oracle, LiteRtOracle) else []
+    """ "; first in layer …" by comparing the reference's inner tensors with LiteRT's; empty where that cannot be told."""
+    litert = oracle.inside()
+    layers = [] if litert is None else compare_layers(compiled, values, litert)
     wrong = next((layer for layer in layers if layer.wrong), None)
-    return f"; first in {wrong.op} ({wrong.tensor}), {wrong.differing} of {wrong.size} values" if wrong else ""
+    if wrong is None:
+        return "; the reference computes every layer as LiteRT does" if layers else ""
+    return f"; first in {wrong.op} ({wrong.tensor}), {wrong.differing} of {wrong.size} values"
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,15 +141,24 @@ class _Activations:
     found: dict[int, Int8] = field(default_factory=dict)
 
     def __call__(self, index: int, kind: str, arrays: Mapping[str, npt.NDArray[np.generic]]) -> None:
-        tensor_of: dict[Value, int] = {v: k for k, v in self.compiled.program.tensors.items()}
-        y = self.compiled.program.steps[index].refs.get("y")
-        if y is None or y not in tensor_of:
+        tensor = self._finished().get(index)
+        if tensor is None:
             return
-        tensor = tensor_of[y]
         self.found[tensor] = np.array(arrays["y"], np.int8)
         theirs = self.theirs.get(self.compiled.train.graph.tensors[tensor].name)
         if theirs is not None and theirs.size == arrays["y"].size:
             arrays["y"][...] = theirs
+
+    def _finished(self) -> dict[int, int]:
+        """Step -> the graph tensor that is whole behind it: a Concat writes its output in several steps."""
+        program = self.compiled.program
+        tensor_of: dict[Value, int] = {v: k for k, v in program.tensors.items()}
+        last: dict[int, int] = {}
+        for index, step in enumerate((*program.segments[0], *program.segments[1])):
+            y = step.refs.get("y")
+            if y is not None and y in tensor_of:
+                last[tensor_of[y]] = index
+        return {index: tensor for tensor, index in last.items()}
 
 
 def compare_layers(compiled: Compiled, values: list[Int8], oracle: LiteRtOracle) -> list[LayerCompared]:
