@@ -82,5 +82,6 @@ def test_memory_is_measured(emulated: Run, firmware: Firmware) -> None:
 def test_an_emulator_that_does_not_start_says_why(firmware: Firmware, monkeypatch: pytest.MonkeyPatch) -> None:
     board = replace(find_board(NAME), qemu_machine="mps9")
     monkeypatch.setattr(board_open, "find_board", lambda _name: board)
-    with pytest.raises(UnavailableError, match=r"qemu-system-arm ended with 1: .*unsupported machine type"), open_board(NAME, firmware) as (_, line):
+    ended = pytest.raises(UnavailableError, match=r"qemu-system-arm ended with 1: .*unsupported machine type")
+    with ended, open_board(NAME, firmware) as (_, line):
         Session(line, deadline_s=5.0).hello()
