@@ -31,7 +31,8 @@ def initial_exponents(train: TrainGraph) -> dict[int, int]:
         if isinstance(step, MakeError):
             grown = size[step.dy] + (_growth(train, step.op) if step.op is not None else 0.0)
             size[step.out] = grown if step.skip is None else max(grown, size[step.skip])
-    return {number: min(max(math.floor(log2 - HEADROOM), LOWEST), HIGHEST) for number, log2 in size.items()}
+    first = {number: min(max(math.floor(log2 - HEADROOM), LOWEST), HIGHEST) for number, log2 in size.items()}
+    return first | {LOSS_ERROR: 0}
 
 
 def _growth(train: TrainGraph, op: Op) -> float:
