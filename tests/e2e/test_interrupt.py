@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import os
 import re
@@ -141,6 +142,24 @@ def test_no_orphans(motion_files: Motions, tmp_path: Path, board: str, how: sign
     finished(process)
     assert process.returncode == -how
     assert boards and gone(boards)
+
+
+@pytest.mark.parametrize(("when", "where"), [(1, ""), (2, r"the weights after 56 steps are in .*trained\.tflite")])
+def test_ctrl_c_while_evaluating(motion_files: Motions, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, when: int, where: str) -> None:
+    """Before training there is nothing to save; after it, everything is saved and the message says where."""
+    command = importlib.import_module("mcugrad.cli.train")
+    evaluate, calls = command.evaluate, []
+
+    def pressed_at(*arguments: object) -> object:
+        calls.append(1)
+        if len(calls) == when:
+            raise KeyboardInterrupt
+        return evaluate(*arguments)
+
+    monkeypatch.setattr(command, "evaluate", pressed_at)
+    files = ("--data", motion_files.train, "--eval", motion_files.held_out, "--out", tmp_path / "trained.tflite")
+    mcugrad("train", MODEL, *files, "--board", "host", "--classes", CLASSES, "--epochs", 1).fails(130, "interrupted", where)
+    assert (tmp_path / "trained.tflite").exists() == (when == 2)
 
 
 def test_diverged_training_saves_too(motion_files: Motions, tmp_path: Path) -> None:

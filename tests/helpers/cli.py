@@ -7,7 +7,6 @@ import io
 import json
 import os
 import re
-import signal
 import subprocess
 import sys
 from collections.abc import Mapping
@@ -18,7 +17,10 @@ from unittest import mock
 
 from mcugrad.cli import main
 
-MCUGRAD = (sys.executable, "-c", "from mcugrad.cli import main; main()")
+HEED_CTRL_C = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler)"
+"""A shell starts what it puts into the background with Ctrl-C ignored, and so would tests that run there."""
+
+MCUGRAD = (sys.executable, "-c", f"{HEED_CTRL_C}\nfrom mcugrad.cli import main; main()")
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,13 +83,7 @@ def started(*arguments: str | Path | float, env: Mapping[str, str] | None = None
         text=True,
         env={**os.environ, **(env or {})},
         start_new_session=True,
-        preexec_fn=_heed_ctrl_c,
     )
-
-
-def _heed_ctrl_c() -> None:
-    """A shell starts what it puts into the background with Ctrl-C ignored, and tests with it."""
-    signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
 def finished(process: subprocess.Popen[str], timeout_s: float = 60.0) -> Done:

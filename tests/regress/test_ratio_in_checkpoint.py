@@ -10,10 +10,8 @@ from e2e.conftest import MODEL
 from helpers.cli import mcugrad
 from helpers.motions import CLASSES, write_motions
 
-ROUNDED = pytest.mark.xfail(strict=True, reason="Scheme.describe still writes six digits")
 
-
-@pytest.mark.parametrize("ratio", ["1/3", pytest.param("13/96", marks=ROUNDED), pytest.param("0.13541666666", marks=ROUNDED)])
+@pytest.mark.parametrize("ratio", ["1/3", pytest.param("13/96"), pytest.param("0.13541666666")])
 def test_export_finds_the_plan_again(tmp_path: Path, ratio: str) -> None:
     """13/96 of 48 input channels are 6.5, 0.135417 of them 6.500016: six channels the first time, seven the second."""
     out, again = tmp_path / "trained.tflite", tmp_path / "again.tflite"

@@ -23,7 +23,7 @@ NAME = "qemu-mps2-an386"
 FLASH_BUDGET_BYTES = 34_500
 STATIC_RAM_BUDGET_BYTES = 7_800
 FRAME_BUDGET_BYTES = 440
-STACK_BUDGET_BYTES = 1_000
+STACK_BUDGET_BYTES = 970
 
 LIBRARY_FRAME_BYTES = 40
 """Assumed for memcpy, memset and the compiler's helpers, whose frames are not reported; theirs are 0 to 24."""
@@ -107,7 +107,7 @@ def _calls(firmware: Firmware) -> tuple[dict[str, frozenset[str]], frozenset[str
             continue
         name = head[1]
         direct = re.findall(r"\t(?:bl|b|b\w{2})(?:\.[nw])?\t[0-9a-f]+ <([^>+]+)>", block)
-        calls[name] = frozenset(direct) - {name}
+        calls[name] = calls.get(name, frozenset()) | frozenset(direct) - {name}  # static functions of two files may share a name
         if re.search(r"\tblx\tr\d+|\tbx\tr\d+", block):
             indirect.add(name)
     return calls, frozenset(indirect)

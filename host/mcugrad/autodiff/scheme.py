@@ -31,7 +31,7 @@ class Scheme:
     def describe(self, graph: Graph) -> str:
         """The scheme in the words of --train, with every layer by name."""
         names = [op.name for op in graph.layers]
-        words = [f"weights:{names[k]}" + (f":{share:g}" if share < 1 else "") for k, share in sorted(self.weights.items())]
+        words = [f"weights:{names[k]}" + (f":{share!r}" if share < 1 else "") for k, share in sorted(self.weights.items())]
         return ",".join(words + [f"bias:{names[k]}" for k in sorted(self.biases)])
 
 
