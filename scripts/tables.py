@@ -1,7 +1,7 @@
 """Write the tables that come from code into the documents: step kinds into SPEC.md, supported ops into README.md.
 
-    python scripts/tables.py            rewrite them
-    python scripts/tables.py --check    exit 1 where one is out of date
+python scripts/tables.py            rewrite them
+python scripts/tables.py --check    exit 1 where one is out of date
 """
 
 from __future__ import annotations
