@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from helpers.graphs import GRAPHS, Int8, chain, mixed, random_samples, residual, run_int8
+from helpers.graphs import GRAPHS, GraphBuilder, Int8, chain, mixed, random_samples, residual, run_int8
 from helpers.kinds import BODIES, ENDS, train, truths, with_op
 from mcugrad.graph import Graph, Quant
 from mcugrad.lower import Options
@@ -70,6 +70,20 @@ def require_quality(compiled: Compiled, seed: int = 1, bound: float = USUAL_RELA
 @pytest.mark.parametrize("name", list(GRAPHS))
 def test_gradients_are_those_of_float(name: str, ws: int) -> None:
     require_quality(compile_graph(GRAPHS[name](1), "all", Options(ws=ws)), bound=0.12 if name == "gate" else USUAL_RELATIVE_ERROR)
+
+
+@pytest.mark.parametrize("operation", [GraphBuilder.add, GraphBuilder.sub, GraphBuilder.mul])
+def test_a_vector_spread_over_many_positions(operation: Callable[[GraphBuilder, int, int], int]) -> None:
+    """Its error is a sum over 2,500 positions: fewer fraction bits, or the accumulator would overflow."""
+    b = GraphBuilder((1, 50, 50, 2), 1, samples=2)
+    y = operation(b, b.input, b.linear(b.pool(b.input, (25, 25), (25, 25)), 2))
+    graph = b.finish(b.linear(b.pool(y, (10, 10), (10, 10)), 4))
+    compiled = compile_graph(graph, "all")
+    machine, x = Machine(compiled.plan), random_samples(graph, 30, 3)
+    for k, sample in enumerate(x[:12]):
+        machine.train(sample, k % 4, 0.0, 0.0)
+    for q in gradient_quality(compiled, machine.state, np.stack(x[12:]), np.arange(18) % 4, 0.0):
+        assert q.samples >= 16 and q.good, q
 
 
 @pytest.mark.parametrize("ratio", ["1/8", "1/4", "1/2"])

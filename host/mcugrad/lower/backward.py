@@ -154,8 +154,7 @@ def _pair_error(low: Lowering, op: Op, k: int, tensor: Tensor) -> tuple[str, Fac
     other = graph.read(op, 1 - k)
     if isinstance(op.kind, Mul):
         if k == pair.a or count == 1:
-            both: Facts = {"bp": 1, "bc": 1} if k != pair.a else {}
-            return "mul_bwd_a_s8", facts | both | _scales(scale(other)) | {"b": low.tensor(op.inputs[1 - k]), "zb": zero_point(other)}
+            return "mul_bwd_a_s8", facts | _scales(scale(other)) | {"b": low.tensor(op.inputs[1 - k]), "zb": zero_point(other)}
         if count > MAX_SPREAD:
             raise ModelError(f"op {op.name} spreads one value over {count}, {MAX_SPREAD} is the limit of its gradient", "pool first")
         return "mul_bwd_b_s8", facts | _scales(scale(other)) | {"a": low.tensor(op.inputs[1 - k]), "za": zero_point(other)}
