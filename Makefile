@@ -19,8 +19,9 @@ test: setup-test lint
 test-all: setup-test lint
 	@$(PY) -m pytest
 
-bench: setup-test
-	@$(PY) -m pytest -m bench tests/bench -s
+bench: setup-demo
+	@.venv/bin/mcugrad bench examples/watch/watch_base.tflite --train all --board qemu-mps2-an386
+	@.venv/bin/mcugrad bench examples/watch/watch_base.tflite --train all --board qemu-mps2-an385
 
 lint: setup-test
 	@$(PY) -m ruff check -q host tests examples scripts && $(PY) -m mypy --no-error-summary && $(PY) scripts/tables.py --check

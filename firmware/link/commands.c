@@ -146,6 +146,16 @@ static void trace_step(void *user, uint32_t index, const struct mg_step *step) {
     s->trace[index] = mg_outputs_crc(&s->ctx, step);
 }
 
+// The stopwatch of the whole command is lost to it: TRAIN and PREDICT then reply the ticks behind the last step.
+static void profile_step(void *user, uint32_t index, const struct mg_step *step) {
+  uint64_t ticks = mg_port_timer_stop();
+  struct mg_session *s = user;
+  (void)step;
+  if (index < s->trace_steps)
+    s->trace[index] = ticks < UINT32_MAX ? (uint32_t)ticks : UINT32_MAX;
+  mg_port_timer_start();
+}
+
 static void trace_begin(struct mg_session *s) {
   if (s->trace != NULL)
     memset(s->trace, 0, s->trace_steps * sizeof *s->trace);
@@ -243,8 +253,10 @@ static int reset(struct mg_session *s, struct mg_link_call *call) {
 
 static int trace(struct mg_session *s, struct mg_link_call *call) {
   trace_off(s);
-  if (call->body[0] == 0)
+  if (call->body[0] == MG_LINK_TRACE_OFF)
     return MG_OK;
+  if (call->body[0] > MG_LINK_TRACE_TICKS)
+    return refuse(call, MG_ERR_ARG, call->body[0], MG_LINK_TRACE_TICKS);
   struct mg_port_pool pool = mg_port_pool();
   size_t used = plan_memory_bytes(s);
   uint32_t steps = steps_of(&s->ctx);
@@ -255,7 +267,7 @@ static int trace(struct mg_session *s, struct mg_link_call *call) {
   s->trace_steps = steps;
   trace_begin(s);
   s->ctx.user = s;
-  s->ctx.after = trace_step;
+  s->ctx.after = call->body[0] == MG_LINK_TRACE_TICKS ? profile_step : trace_step;
   return MG_OK;
 }
 

@@ -83,9 +83,12 @@ struct mg_session {
   bool loading;
   uint32_t load_bytes, load_at;
   uint32_t sample_at;   // bytes of the sample, and of the target behind it, that have come
-  uint32_t *trace;      // CRC-32 per step, in the pool behind the plan's memory; NULL: off
+  uint32_t *trace;      // CRC-32 or ticks per step, in the pool behind the plan's memory; NULL: off
   uint32_t trace_steps;
 };
+
+// What a trace keeps of each step.
+enum mg_link_trace { MG_LINK_TRACE_OFF = 0, MG_LINK_TRACE_CRC = 1, MG_LINK_TRACE_TICKS = 2 };
 
 // A request inside its frame, and where its reply goes.
 struct mg_link_call {

@@ -8,6 +8,7 @@ import sys
 import click
 
 from mcugrad import __version__
+from mcugrad.cli.bench import bench
 from mcugrad.cli.boards import boards
 from mcugrad.cli.build import build
 from mcugrad.cli.check import check
@@ -33,7 +34,7 @@ def group() -> None:
     """
 
 
-for _command in (inspect, ops, quantize, plan, build, train, eval_, check, verify, export, boards, ports, doctor):
+for _command in (inspect, ops, quantize, plan, build, train, eval_, check, verify, bench, export, boards, ports, doctor):
     group.add_command(_command)
 
 

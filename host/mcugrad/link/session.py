@@ -236,8 +236,15 @@ class Session:
         """Keep a CRC-32 of every step's outputs from now on (Region.TRACE, one u32 per step). Raises FitError without room for it."""
         self._call(Command.TRACE, b"\1")
 
+    def profile_on(self) -> None:
+        """Keep the ticks of every step from now on, where ``trace_on`` keeps its CRC.
+
+        TRAIN and PREDICT do not count the ticks of the whole meanwhile.
+        """
+        self._call(Command.TRACE, b"\2")
+
     def trace_off(self) -> None:
-        """Stop tracing and free its buffer."""
+        """Stop tracing or profiling, and free the buffer."""
         self._call(Command.TRACE, b"\0")
 
     def stats(self) -> Stats:

@@ -1,0 +1,103 @@
+"""mcugrad bench: what each step of a plan costs on a board."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import click
+import numpy as np
+from rich.table import Table
+
+from mcugrad.board import open_board
+from mcugrad.cli.common import (
+    Output,
+    board_option,
+    classes_option,
+    command,
+    group_digits,
+    loss_of,
+    loss_option,
+    model_argument,
+    rounding_option,
+    scheme_option,
+    weight_bytes,
+)
+from mcugrad.errors import UnavailableError
+from mcugrad.link import Region, Session
+from mcugrad.lower import Options
+from mcugrad.pipeline import Compiled, compile_model
+
+
+@dataclass(frozen=True, slots=True)
+class StepCost:
+    """One step: ``cost`` in the board's unit, stopwatch included, of a training step on a random sample."""
+
+    step: str
+    layer: str
+    cost: int
+    macs: int
+
+    @property
+    def per_mac(self) -> float | None:
+        return self.cost / self.macs if self.macs else None
+
+
+@click.command()
+@model_argument
+@board_option
+@scheme_option
+@classes_option
+@rounding_option
+@loss_option
+@command
+def bench(output: Output, model: Path, board: str, scheme: str, classes: int | None, rounding: str, loss: str) -> dict[str, Any]:
+    """Run one training step of MODEL on a board and show what each step costs: instructions where it is emulated, else cycles or time."""
+    compiled = compile_model(model, scheme, classes, Options(ws=weight_bytes(rounding)), loss_of(loss))
+    with open_board(board) as (opened, transport):
+        session = Session(transport)
+        caps = session.hello()
+        session.load_plan(compiled.plan)
+        session.profile_on()
+        _train_once(session, compiled)
+        ticks = np.frombuffer(session.read(Region.TRACE, 0, 4 * len(compiled.program.steps)), "<u4").tolist()
+        session.bye()
+    units = [caps.units(t) for t in ticks]
+    if any(u is None for u in units):
+        raise UnavailableError(f"board {board} has no timer that moves", "use an emulated board")
+    found = [
+        StepCost(step.kind.name, step.label, unit, macs)
+        for step, unit, macs in zip(compiled.program.steps, units, compiled.program.step_macs, strict=True)
+        if unit
+    ]
+    unit = caps.tick_unit.name.lower()
+    _show(output, found, f"{unit}{' (emulated)' if opened.emulated else ''}")
+    return {
+        "board": board,
+        "unit": unit,
+        "timing": "emulated" if opened.emulated else "measured",
+        "total": sum(c.cost for c in found),
+        "steps": [asdict(c) | {"per_mac": c.per_mac} for c in found],
+    }
+
+
+def _train_once(session: Session, compiled: Compiled) -> None:
+    """One step on a random sample, whatever its loss."""
+    rng = np.random.default_rng(1)
+    sizes = [v.nbytes for v in (*compiled.program.samples, compiled.program.target) if v is not None]
+    session.sample(rng.integers(-128, 128, sum(sizes)).astype(np.int8))
+    session.train(0, 0.001, 0.0)
+
+
+def _show(output: Output, found: list[StepCost], unit: str) -> None:
+    table = Table()
+    for column in ("step", "layer", unit, "MACs", "per MAC"):
+        table.add_column(column, justify="left" if column in ("step", "layer") else "right")
+    for c in found:
+        per_mac = "" if c.per_mac is None else f"{c.per_mac:.2f}"
+        table.add_row(c.step, c.layer, group_digits(c.cost), group_digits(c.macs) if c.macs else "", per_mac)
+    total, macs = sum(c.cost for c in found), sum(c.macs for c in found)
+    table.add_section()
+    table.add_row("all", "", group_digits(total), group_digits(macs), f"{total / macs:.2f}" if macs else "")
+    output.console.print(table)
