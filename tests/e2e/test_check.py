@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import struct
 import zlib
 from collections.abc import Callable
@@ -21,7 +20,6 @@ from mcugrad.plan import decode
 from mcugrad.plan.codec import Region, offset_of, region_of
 
 Check = Callable[..., Done]
-lowering = importlib.import_module("mcugrad.lower.lower")  # the package has the function under this name
 
 
 @pytest.fixture
