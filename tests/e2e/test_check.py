@@ -15,6 +15,7 @@ from e2e.conftest import MODEL, QEMU, SCHEME, Motions
 from helpers.cli import Done, mcugrad
 from helpers.motions import CLASSES
 from mcugrad.link import Loaded, Session
+from mcugrad.lower import backward as lowering
 from mcugrad.pipeline import compile_model
 from mcugrad.plan import decode
 from mcugrad.plan.codec import Region, offset_of, region_of
