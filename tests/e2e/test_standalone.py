@@ -80,7 +80,7 @@ def test_the_commands_of_the_readme(tmp_path: Path) -> None:
     write_motions(tmp_path / "held_out.npz", 14, 2)
     install, *quickstart = commands(root() / "README.md", "## Your own model, your own data")
     assert install.startswith("pip install .")
-    assert [command.split()[1] for command in quickstart] == ["doctor", "inspect", "plan", "train", "check"]
+    assert [command.split()[1] for command in quickstart] == ["doctor", "inspect", "plan", "train", "bench", "check"]
     said = [run(command, tmp_path) for command in quickstart]
     assert "board qemu-mps2-an386 can run" in said[0]
     assert "conv_3" in said[1] and "RAM in all" in said[2]
