@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
+import numpy.typing as npt
 
 from mcugrad.data import DataSet
 from mcugrad.errors import VerifyError
 from mcugrad.link import Session
 from mcugrad.link.protocol import Region as Readable
+from mcugrad.lower.program import Value
 from mcugrad.memory import Layout
 from mcugrad.pipeline import Compiled
 from mcugrad.plan import Region
 from mcugrad.ref.run import Machine
 from mcugrad.training.run import label_of, sample_of
+
+COPY = "copy_s8"
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,13 +60,15 @@ def compare(session: Session, compiled: Compiled, state: bytes, data: DataSet, o
             reply = session.train(label, lr, skip)
             board = np.frombuffer(session.read(Readable.TRACE, 0, 4 * len(compiled.program.steps)), "<u4")
             executed = _executed(compiled, reference.skipped)
-            found = _first_step(compiled, k, board[executed].tolist(), machine.trace, executed)
+            trace = dict(zip(executed, machine.trace, strict=True))
+            whole = whole_outputs(compiled, executed)
+            found = _first_step(compiled, k, board, trace, whole)
             found = found or _first_state(compiled, k, session.read_state(), machine.state)
             if not found and np.float32(reply.loss) != np.float32(reference.loss):
                 found = Difference(k, "loss", repr(reply.loss), repr(reference.loss))
             if found:
                 return Agreement(k + 1, outputs, found)
-            outputs += len(executed)
+            outputs += len(whole)
     finally:
         session.trace_off()
     return Agreement(len(order), outputs, None)
@@ -75,8 +81,27 @@ def _executed(compiled: Compiled, skipped: bool) -> list[int]:
     return [*range(forward), *range(first_loss, first_loss + loss + (0 if skipped else backward))]
 
 
-def _first_step(compiled: Compiled, sample: int, board: list[int], reference: list[int], executed: list[int]) -> Difference | None:
-    for index, ours, theirs in zip(executed, board, reference, strict=True):
+def whole_outputs(compiled: Compiled, executed: Sequence[int]) -> list[int]:
+    """Those of the steps behind which their output is whole.
+
+    A concat is one copy for each part: before the last, the rest of its output is what was in ARENA, which differs from machine to machine.
+    """
+    found: list[int] = []
+    complete: set[Value] = set()
+    for index in reversed(executed):
+        step = compiled.program.steps[index]
+        written = [v for ref in step.kind.refs if ref.writes and (v := step.refs[ref.name]) is not None]
+        if step.kind.name != COPY or not complete.issuperset(written):
+            found.append(index)
+        complete.update(written)
+    return found[::-1]
+
+
+def _first_step(
+    compiled: Compiled, sample: int, board: npt.NDArray[np.uint32], reference: Mapping[int, int], steps: Sequence[int]
+) -> Difference | None:
+    for index in steps:
+        ours, theirs = int(board[index]), reference[index]
         if ours != theirs:
             return Difference(sample, f"step {index} ({compiled.program.steps[index].name})", f"CRC {ours:08x}", f"CRC {theirs:08x}")
     return None
