@@ -37,10 +37,11 @@ from mcugrad.errors import DivergedError, McugradError, UsageError
 from mcugrad.link import Caps, Session
 from mcugrad.lower import Options
 from mcugrad.pipeline import Compiled, compile_model
+from mcugrad.proof.activations import dull_layers
 from mcugrad.proof.check import Verdict, check_cold, check_settled
 from mcugrad.proof.compare import Agreement
 from mcugrad.report import PlanReport, report, require_fit
-from mcugrad.training.outcome import Files, RunLog, draw, save
+from mcugrad.training.outcome import Files, RunLog, draw, save, unchanged
 from mcugrad.training.recipe import SCHEDULES, Recipe
 from mcugrad.training.run import Evaluation, Regression, Step, evaluate
 from mcugrad.training.run import train as train_on_board
@@ -64,6 +65,7 @@ class _Run:
     after: Evaluation | Regression | None = None
     verdict: Verdict | None = None
     figures: dict[str, Any] = field(default_factory=dict)
+    notes: list[str] = field(default_factory=list)
 
 
 @click.command()
@@ -167,6 +169,10 @@ def _judge(run: _Run, board: Board, session: Session, state: bytes, cold: Agreem
         "runtime": stats.static_ram_bytes,
         "total": stats.pool_used_bytes + stats.stack_peak_bytes + stats.static_ram_bytes,
     }
+    still = unchanged(run.compiled, state)
+    run.figures["unchanged_weights"] = still.as_dict()
+    run.notes += still.notes(run.steps, run.compiled.program.trained[0].ws)
+    run.notes += dull_layers(run.compiled, state, (run.held_out or run.data).x)
     if cold is not None:
         run.verdict = Verdict(cold, *check_settled(session, run.compiled, state, run.data, run.recipe, run.check))
 
@@ -245,6 +251,7 @@ def _result(run: _Run, board: Board) -> dict[str, Any]:
         "skipped": sum(s.skipped for s in run.steps),
         **run.figures,
         "plan": run.report.as_dict(),
+        "notes": run.notes,
         "check": run.verdict.as_dict() if run.verdict else None,
         "paths": run.files.as_dict(),
     }
@@ -280,5 +287,7 @@ def _show(run: _Run, board: Board, caps: Caps) -> None:
     )
     if run.verdict is not None:
         show_verdict(run.output, run.verdict, board.name)
+    for note in run.notes:
+        say(f"note: {note}")
     for name, path in run.files.as_dict().items():
         say(f"{name}: {path}")

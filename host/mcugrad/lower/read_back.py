@@ -46,6 +46,23 @@ def _layer_values(
     return w.reshape(graph.tensors[op.inputs[1]].shape), bias
 
 
+def unchanged_weights(graph: Graph, program: Program, layout: Layout, before: bytes, after: bytes) -> dict[str, tuple[int, int]]:
+    """Layer -> (weights that are the same in two STATEs to the last bit, weights), of the layers whose weights are trained.
+
+    Dead channels, which are never updated, do not count.
+    """
+    found = {}
+    for trained in program.trained:
+        if trained.weights is None:
+            continue
+        layer = read_layer(graph, graph.layers[trained.layer])
+        alive = ~layer.dead[: trained.channels] if layer.depthwise else ~layer.dead
+        codes = (np.frombuffer(_bytes(trained.weights, layout, s), f"<i{trained.ws}") for s in (before, after))
+        old, new = (c.reshape(len(alive), -1)[alive] for c in codes)
+        found[trained.name] = int((old == new).sum()), old.size
+    return found
+
+
 def _bytes(value: Value, layout: Layout, state: bytes) -> bytes:
     offset = layout.offsets[value]
     return state[offset : offset + value.nbytes]

@@ -4,19 +4,48 @@ from __future__ import annotations
 
 import json
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, TextIO
 
 from mcugrad.errors import UsageError
 from mcugrad.exporter import model_bytes
-from mcugrad.lower.read_back import apply_state
+from mcugrad.lower.read_back import apply_state, unchanged_weights
 from mcugrad.pipeline import Compiled
 from mcugrad.plan import decode
 from mcugrad.training.checkpoint import Checkpoint, write_atomic, write_checkpoint
 from mcugrad.training.curve import write_curve
 from mcugrad.training.run import Step
+
+MAX_UNCHANGED = 0.99
+"""A run that leaves a larger share of the trained weights as they were has rounded its updates to zero."""
+
+
+@dataclass(frozen=True, slots=True)
+class Unchanged:
+    """The share of trained weights that a run left as they were: of each layer, and of all. ``total`` is None where none are trained."""
+
+    layers: Mapping[str, float]
+    total: float | None
+
+    def as_dict(self) -> dict[str, Any]:
+        return {"layers": dict(self.layers), "total": self.total}
+
+    def notes(self, steps: Sequence[Step], ws: int) -> list[str]:
+        """A note where nearly no weight has moved although samples were trained. ``ws``: bytes of a trained weight."""
+        if self.total is None or self.total <= MAX_UNCHANGED or all(s.skipped or s.lr == 0 for s in steps):
+            return []
+        other = " or --rounding residual" if ws == 1 else ""
+        return [f"{100 * self.total:.3g} % of the trained weights did not move, their updates were rounded to 0: use a larger --lr{other}"]
+
+
+def unchanged(compiled: Compiled, state: bytes) -> Unchanged:
+    """Compare the trained weights of ``state`` with those that the run began with."""
+    before = decode(compiled.plan).init
+    counts = unchanged_weights(compiled.train.graph, compiled.program, compiled.layout, before, state)
+    same, size = (sum(c[k] for c in counts.values()) for k in (0, 1))
+    return Unchanged({name: a / n for name, (a, n) in counts.items() if n}, same / size if size else None)
 
 
 @dataclass(frozen=True, slots=True)
