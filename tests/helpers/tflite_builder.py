@@ -476,3 +476,18 @@ def _opcode(b: flatbuffers.Builder, code: int) -> int:
     tflite.OperatorCodeAddBuiltinCode(b, code)
     tflite.OperatorCodeAddVersion(b, 1)
     return int(tflite.OperatorCodeEnd(b))
+
+
+def one_layer(code: str, x_type: str, w_type: str) -> bytes:
+    """A model of one CONV_2D or FULLY_CONNECTED with activations and weights of these types."""
+    m = ModelBuilder()
+    conv = code == "CONV_2D"
+    shapes = ((1, 4, 4, 2), (3, 1, 1, 2), (1, 4, 4, 3)) if conv else ((1, 4), (3, 4), (1, 3))
+    quant = None if x_type == "float32" else Quant((0.5,), 0)
+    x = m.tensor("x", shapes[0], x_type, quant=quant)
+    w_quant = None if w_type == "float32" else Quant((0.5,), 0)
+    w = m.tensor("w", shapes[1], w_type, quant=w_quant, data=np.ones(shapes[1], w_type))
+    y = m.tensor("y", shapes[2], x_type, quant=quant)
+    table = {"Padding": 1, "StrideH": 1, "StrideW": 1, "DilationHFactor": 1, "DilationWFactor": 1} if conv else {}
+    m.op(getattr(tflite.BuiltinOperator, code), [x, w, -1], [y], options("Conv2DOptions" if conv else "FullyConnectedOptions", **table))
+    return m.finish([x], [y])

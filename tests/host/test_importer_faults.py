@@ -13,7 +13,7 @@ import tflite
 
 from helpers.meaning import evaluate
 from helpers.shared import shared
-from helpers.tflite_builder import ModelBuilder, options
+from helpers.tflite_builder import ModelBuilder, one_layer
 from helpers.tiny_graphs import ONE_OP, TinyNet, assert_same_graph, every_op, one_linear, oracle, oracle_all, random_inputs, random_samples
 from mcugrad.errors import ModelError
 from mcugrad.exporter import write_tflite
@@ -66,21 +66,6 @@ def test_fault_a1_scales_along_the_inputs_are_refused() -> None:
 # ---- A3: the scheme of a model by name --------------------------------------------------------------------------------
 
 
-def _one_layer(code: str, x_type: str, w_type: str) -> bytes:
-    """One operator with activations and weights of these types."""
-    m = ModelBuilder()
-    conv = code == "CONV_2D"
-    shapes = ((1, 4, 4, 2), (3, 1, 1, 2), (1, 4, 4, 3)) if conv else ((1, 4), (3, 4), (1, 3))
-    quant = None if x_type == "float32" else Quant((0.5,), 0)
-    x = m.tensor("x", shapes[0], x_type, quant=quant)
-    w_quant = None if w_type == "float32" else Quant((0.5,), 0)
-    w = m.tensor("w", shapes[1], w_type, quant=w_quant, data=np.ones(shapes[1], w_type))
-    y = m.tensor("y", shapes[2], x_type, quant=quant)
-    table = {"Padding": 1, "StrideH": 1, "StrideW": 1, "DilationHFactor": 1, "DilationWFactor": 1} if conv else {}
-    m.op(getattr(BUILTIN, code), [x, w, -1], [y], options("Conv2DOptions" if conv else "FullyConnectedOptions", **table))
-    return m.finish([x], [y])
-
-
 @pytest.mark.parametrize(
     ("code", "x", "w", "name"),
     [
@@ -91,13 +76,13 @@ def _one_layer(code: str, x_type: str, w_type: str) -> bytes:
     ],
 )
 def test_fault_a3_every_scheme_is_named_and_says_how_to_export_again(code: str, x: str, w: str, name: str) -> None:
-    error = refused(_one_layer(code, x, w), f"^{name} model .* first seen at op 0 {code}")
+    error = refused(one_layer(code, x, w), f"^{name} model .* first seen at op 0 {code}")
     assert "tf.lite.OpsSet.TFLITE_BUILTINS_INT8" in error.hint
     assert ("mcugrad quantize" in error.hint) == (x == "float32")
 
 
 def test_fault_a3_int8_is_taken() -> None:
-    assert import_tflite(_one_layer("FULLY_CONNECTED", "int8", "int8"), "m").layers
+    assert import_tflite(one_layer("FULLY_CONNECTED", "int8", "int8"), "m").layers
 
 
 # ---- A4: biases -------------------------------------------------------------------------------------------------------

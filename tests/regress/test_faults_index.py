@@ -1,0 +1,208 @@
+"""Where each fault of sections A and B of the project's list is tested. The list names what users of other systems ran into."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Mapping, Sequence
+
+import pytest
+
+from mcugrad.paths import root
+
+A = (1, 3, 4, 5, 6, 7, 8, 10, 12, 14, 15, 17, 18, 19, 21, 22, 24)
+B = (25, 26, 27, 28, 30, 31, 32, 34, 35, 37, 39, 40, 41, 43, 44, 45, 48, 49, 50)
+
+INDEX: Mapping[str, Sequence[str]] = {
+    "A1 one scale per row of a linear layer": (
+        "regress/test_faults_a.py::test_a01_forward_and_update_of_a_linear_layer_use_the_scale_of_the_row",
+        "host/test_importer_faults.py::test_fault_a1_every_row_of_a_linear_layer_has_its_own_scale",
+        "host/test_importer_faults.py::test_fault_a1_scales_along_the_inputs_are_refused",
+        "unit/test_gradient_quality.py::test_gradients_under_uneven_weight_scales",
+    ),
+    "A3 the scheme of a model by name": (
+        "regress/test_faults_a.py::test_a03_every_scheme_ends_with_exit_3_its_name_and_how_to_export_again",
+        "regress/test_faults_a.py::test_a03_an_int8_model_is_planned",
+        "host/test_importer_faults.py::test_fault_a3_every_scheme_is_named_and_says_how_to_export_again",
+        "host/test_importer_faults.py::test_fault_a3_int8_is_taken",
+    ),
+    "A4 bias scales and saturated biases": (
+        "host/test_importer_faults.py::test_fault_a4_a_bias_scale_that_is_not_the_product_is_refused_with_both_numbers",
+        "host/test_importer_faults.py::test_fault_a4_a_bias_at_the_end_of_int32_is_noted",
+    ),
+    "A5 a pruned channel": (
+        "regress/test_faults_a.py::test_a05_a_channel_with_scale_0_is_never_updated_and_is_listed",
+        "host/test_importer_faults.py::test_fault_a5_a_channel_with_scale_0_is_kept_as_0_and_gives_zero",
+    ),
+    "A6 calibration data that says nothing": (
+        "host/test_quantize.py::test_data_that_says_nothing_names_the_tensor",
+        "host/test_quantize.py::test_an_activation_that_stays_zero_gets_a_range_and_a_note",
+        "host/test_quantize_cli.py::test_data_that_says_nothing_is_refused",
+    ),
+    "A7 a multiplier of 1 and more": (
+        "regress/test_faults_a.py::test_a07_backward_through_an_effective_multiplier_above_1",
+        "host/test_importer_faults.py::test_fault_a7_an_effective_multiplier_above_1",
+    ),
+    "A8 the fixed output of logistic and softmax": (
+        "host/test_importer_faults.py::test_fault_a8_logistic_and_softmax_have_one_output_scale",
+    ),
+    "A10 a grey image through a depthwise layer": (
+        "regress/test_faults_a.py::test_a10_gradients_of_a_depthwise_layer_on_a_grey_image",
+        "host/test_importer_faults.py::test_fault_a10_a_grey_image_through_a_depthwise_layer_with_a_multiplier",
+    ),
+    "A12 no zero point": ("host/test_onnx_import.py::test_a_missing_zero_point_is_0_of_the_type_of_the_codes",),
+    "A14 training an int8 ONNX model": (
+        "host/test_onnx_train.py::test_a_qdq_block_trains_and_its_loss_falls",
+        "host/test_onnx_train.py::test_one_step_on_one_sample_lowers_its_loss",
+        "host/test_onnx_train.py::test_reference_and_c_train_alike",
+    ),
+    "A15 an op without gradient": (
+        "regress/test_faults_a.py::test_a15_an_op_without_gradient_is_named_with_the_cut_that_is_possible",
+        "unit/test_differentiate.py::test_what_spreads_without_gradient_may_stand_in_the_frozen_part",
+        "e2e/test_verify_command.py::test_the_table_says_what_the_rules_and_importers_say",
+    ),
+    "A17 no traceback": (
+        "regress/test_faults_a.py::test_a17_a_defect_in_an_op_handler_is_one_line",
+        "regress/test_faults_a.py::test_a17_an_unknown_operator_is_no_defect",
+        "e2e/test_errors.py::test_a_defect_is_one_line_too",
+    ),
+    "A18 stubs and cut files": (
+        "host/test_importer_faults.py::test_fault_a18_a_stub_is_refused_soon_and_in_little_memory",
+        "host/test_importer_faults.py::test_fault_a18_a_file_cut_at_every_byte",
+        "e2e/test_errors.py::test_a_model_cut_anywhere",
+    ),
+    "A19 damaged indices, in files and in plans": (
+        "host/test_importer_faults.py::test_fault_a19_every_index_and_size_of_a_good_file_changed",
+        "host/test_importer_faults.py::test_fault_a19_a_buffer_that_is_not_there_is_named",
+        "kernels/test_runtime.py::test_hostile_plans_never_leave_their_regions",
+        "e2e/test_sanitizers.py::test_one_wrong_bit_in_a_plan",
+        "e2e/test_sanitizers.py::test_every_wrong_bit_in_every_plan",
+    ),
+    "A21 external data": (
+        "host/test_onnx_refusals.py::test_external_data_never_leaves_the_folder_of_the_model",
+        "host/test_onnx_refusals.py::test_external_data_that_is_missing_or_short_is_named",
+    ),
+    "A22 variables and custom operators": (
+        "host/test_importer_faults.py::test_fault_a22_what_only_a_training_graph_has_is_named",
+        "host/test_importer.py::test_a_custom_operator_is_named",
+    ),
+    "A24 what is int8 and what is not": (
+        "regress/test_faults_a.py::test_a24_inspect_shows_types_the_share_of_int8_and_the_border",
+        "host/test_importer_faults.py::test_fault_a24_the_share_of_int8_and_the_types_of_the_border",
+    ),
+    "B25 the first layer that differs": (
+        "e2e/test_verify_command.py::test_every_layer",
+        "e2e/test_verify_command.py::test_a_wrong_layer_is_named_layer_by_layer",
+        "unit/test_verify.py::test_layerwise_names_the_first_wrong_layer",
+    ),
+    "B26 two roundings or one": (
+        "unit/test_fixed.py::test_requant_rounds_twice_or_once",
+        "unit/test_fixed.py::test_the_two_roundings_differ_in_half_a_percent",
+        "kernels/test_primitives.py::test_requant_rounds_twice_or_once",
+    ),
+    "B27 the rounding belongs to the op": (
+        "regress/test_faults_b.py::test_b27_every_forward_step_that_requantizes_has_its_rounding",
+        "regress/test_faults_b.py::test_b27_the_layer_oracle_runs_reference_kernels_without_a_delegate",
+        "unit/test_forward.py::test_one_rounding_is_not_two",
+        "host/test_onnx_import.py::test_an_onnx_graph_is_rounded_once",
+    ),
+    "B28 shifted rows of a transposed convolution": (
+        "regress/test_faults_b.py::test_b28_no_row_of_a_convolutions_error_is_shifted",
+        "kernels/test_conv2d.py::test_bwd_x_s8",
+    ),
+    "B30 sums of weights that are stale": (
+        "regress/test_faults_b.py::test_b30_after_each_of_ten_steps_the_forward_pass_is_that_of_the_new_weights",
+    ),
+    "B31 the tails of vector kernels": (
+        "regress/test_faults_b.py::test_b31_every_number_of_channels",
+        "regress/test_faults_b.py::test_b31_every_batch_of_a_linear_layer",
+        "e2e/test_sanitizers.py::test_a_training_session",
+    ),
+    "B32 the rounding of average pools": (
+        "regress/test_faults_b.py::test_b32_pools_at_the_ends_and_at_halves",
+        "kernels/test_oracle.py::test_pools",
+        "kernels/test_oracle.py::test_mean",
+    ),
+    "B34 every mask of a sparse update": (
+        "unit/test_differentiate.py::test_every_mask_of_a_chain_trains_as_full_training",
+        "unit/test_differentiate.py::test_pruned_branches_train_as_full_training",
+    ),
+    "B35 bias only": ("unit/test_differentiate.py::test_bias_only_is_the_bias_part_of_full_training",),
+    "B37 extreme logits": (
+        "regress/test_faults_b.py::test_b37_loss_and_gradient_of_extreme_logits_are_finite",
+        "kernels/test_xent.py::test_values",
+        "kernels/test_bce.py::test_values",
+    ),
+    "B39 updates rounded to zero": (
+        "regress/test_faults_b.py::test_b39_stochastic_rounding_adds_up_what_rounding_to_nearest_loses",
+        "regress/test_faults_b.py::test_b39_a_run_whose_updates_are_rounded_to_zero_says_so",
+        "regress/test_faults_b.py::test_b39_a_run_that_trains_no_weights_has_none_to_count",
+        "unit/test_activations.py::test_only_trained_weights_count_as_unchanged",
+        "kernels/test_update.py::test_stochastic_rounding_is_unbiased",
+    ),
+    "B40 the stream of random numbers": (
+        "regress/test_faults_b.py::test_b40_no_two_steps_or_tensors_draw_the_same",
+        "regress/test_faults_b.py::test_b40_one_seed_is_one_run_here_and_in_c_and_a_restored_run_draws_on",
+        "unit/test_lower.py::test_each_trained_layer_draws_from_its_own_stream",
+        "e2e/test_train.py::test_both_boards_leave_the_same_bytes",
+    ),
+    "B41 divergence": ("e2e/test_interrupt.py::test_diverged_training_saves_too",),
+    "B43 predictions, not losses": (
+        "regress/test_faults_b.py::test_b43_board_and_reference_have_one_confusion_matrix_for_a_checkpoint",
+        "e2e/test_train.py::test_eval_of_model_and_checkpoint_agree",
+    ),
+    "B44 accumulation": ("regress/test_faults_b.py::test_b44_every_sample_that_is_not_skipped_is_one_update",),
+    "B45 tables that change, and lengths beyond 16 bits": (
+        "regress/test_faults_b.py::test_b45_a_hundred_steps_leave_the_plan_as_it_was_and_can_be_repeated",
+        "regress/test_faults_b.py::test_b45_a_tensor_of_more_than_65535_bytes",
+        "kernels/test_machines.py::test_reset_and_state_restore",
+    ),
+    "B48 one kind for another": (
+        "regress/test_faults_b.py::test_b48_the_record_of_another_kind_does_not_compile",
+        "regress/test_faults_b.py::test_b48_the_code_of_another_kind_is_refused_at_init",
+        "kernels/test_runtime.py::test_a_damaged_step_is_refused_by_its_index",
+    ),
+    "B49 activations that are stuck": (
+        "regress/test_faults_b.py::test_b49_a_run_notes_a_layer_that_is_stuck",
+        "unit/test_activations.py::test_a_relu_that_is_always_closed",
+        "unit/test_activations.py::test_an_output_that_is_cut_off",
+        "e2e/test_verify_command.py::test_a_wrong_layer_ends_with_code_7_and_its_name",
+    ),
+    "B50 bytes that nobody writes": (
+        "regress/test_faults_b.py::test_b50_no_output_depends_on_what_was_in_memory",
+        "regress/test_faults_b.py::test_b50_every_kind_of_op",
+        "unit/test_planner.py::test_every_read_sees_what_was_written",
+    ),
+}
+"""Entry -> tests, as files under tests/."""
+
+
+def test_every_entry_is_listed_once() -> None:
+    numbers = [entry.split()[0] for entry in INDEX]
+    assert numbers == [f"A{n}" for n in A] + [f"B{n}" for n in B]
+    assert all(INDEX.values())
+
+
+@pytest.mark.parametrize("entry", INDEX)
+def test_every_test_of_an_entry_exists(entry: str) -> None:
+    for node in INDEX[entry]:
+        file, name = node.split("::")
+        assert name in names_in(file), f"{node} does not exist"
+
+
+@pytest.mark.parametrize("file", ["test_faults_a.py", "test_faults_b.py", "test_importer_faults.py"])
+def test_every_test_of_a_fault_is_listed(file: str) -> None:
+    folder = "host" if file == "test_importer_faults.py" else "regress"
+    listed = {node for nodes in INDEX.values() for node in nodes}
+    named = {name for name in names_in(f"{folder}/{file}") if name.startswith(("test_a", "test_b", "test_fault_"))}
+    assert {f"{folder}/{file}::{name}" for name in named} <= listed
+
+
+def names_in(file: str) -> set[str]:
+    """The names that a test file binds at its top level and pytest collects."""
+    found: set[str] = set()
+    for node in ast.parse((root() / "tests" / file).read_text(encoding="utf-8")).body:
+        if isinstance(node, ast.FunctionDef):
+            found.add(node.name)
+        elif isinstance(node, ast.Assign):
+            found |= {n.id for target in node.targets for n in ast.walk(target) if isinstance(n, ast.Name)}
+    return {name for name in found if name.startswith("test_")}
