@@ -46,6 +46,9 @@ from mcugrad.training.recipe import SCHEDULES, Recipe
 from mcugrad.training.run import Evaluation, Regression, Step, evaluate
 from mcugrad.training.run import train as train_on_board
 
+FRESH_LR, TRAINED_LR = 0.1, 0.01
+"""Default learning rates: of a fresh head, and of a classifier that is adapted."""
+
 
 @dataclass(slots=True)
 class _Run:
@@ -76,7 +79,7 @@ class _Run:
 @scheme_option
 @classes_option
 @click.option("--epochs", type=int, default=5, show_default=True)
-@click.option("--lr", type=float, default=0.01, show_default=True, help="Learning rate in real units.")
+@click.option("--lr", type=float, help="Learning rate in real units.  [default: 0.1 for a fresh head, else 0.01]")
 @click.option("--schedule", type=click.Choice(SCHEDULES), default="cosine", show_default=True)
 @click.option("--skip", type=float, default=0.1, show_default=True, help="Skip samples whose largest |dL/dlogit| is below this.")
 @click.option("--seed", type=click.IntRange(0, 2**32 - 1), default=1, show_default=True, help="Order of the samples, stochastic rounding.")
@@ -94,7 +97,7 @@ def train(
     scheme: str,
     classes: int | None,
     epochs: int,
-    lr: float,
+    lr: float | None,
     schedule: str,
     skip: float,
     seed: int,
@@ -107,7 +110,7 @@ def train(
 
     Beside --out come a checkpoint (.ckpt), a run log (.jsonl) and the loss curve (.svg). Ctrl-C saves the weights so far.
     """
-    recipe = Recipe(epochs, lr, schedule, skip if loss != "mse" else 0.0, seed)
+    recipe = Recipe(epochs, (FRESH_LR if classes else TRAINED_LR) if lr is None else lr, schedule, skip if loss != "mse" else 0.0, seed)
     _require_name(out, model)
     compiled = compile_model(model, scheme, classes, Options(weight_bytes(rounding), seed), loss_of(loss))
     dataset = load_data(output, data, compiled)
