@@ -390,6 +390,17 @@ def test_zero_points_that_differ_by_channel_are_refused() -> None:
     refused(bytes(data), "zero points that differ by channel")
 
 
+@pytest.mark.parametrize("allow_float", [False, True])
+def test_a_zero_point_past_32_bits_is_refused(allow_float: bool) -> None:
+    """A hybrid layer's weights are expanded in 32 bits: 2^60 was an OverflowError."""
+    data = bytearray(write_tflite(one_linear((0.1,))))
+    q = tflite.Model.GetRootAs(bytes(data)).Subgraphs(0).Tensors(1).Quantization()
+    at = q._tab.Vector(q._tab.Offset(10))
+    data[at : at + 8] = (1 << 60).to_bytes(8, "little")
+    with pytest.raises(ModelError, match="zero point 1152921504606846976, it does not fit 32 bits"):
+        import_tflite(bytes(data), "m", allow_float=allow_float)
+
+
 def test_a_float_tensor_inside_is_refused() -> None:
     n = TinyNet()
     source = n.activation((1, 4))

@@ -97,7 +97,10 @@ def zero_point(t: RawTensor) -> int:
         raise ModelError(f"{t.where} has {len(t.scale)} scales and {len(t.zero_point)} zero points", HINT_AGAIN)
     if len(set(t.zero_point)) > 1:
         raise ModelError(f"{t.where} has zero points that differ by channel", HINT_INT8)
-    return t.zero_point[0] if t.zero_point else 0
+    zero = t.zero_point[0] if t.zero_point else 0
+    if not -(2**31) <= zero < 2**31:
+        raise ModelError(f"{t.where} has zero point {zero}, it does not fit 32 bits", HINT_AGAIN)
+    return zero
 
 
 def activation_quant(t: RawTensor) -> Quant:
@@ -278,7 +281,7 @@ def expanded(t: RawTensor) -> npt.NDArray[np.float32]:
         shape = tuple(-1 if d == t.axis else 1 for d in range(q.ndim))
     scale = np.array(t.scale, np.float32).reshape(shape)
     with np.errstate(over="ignore", invalid="ignore"):
-        return (q - zero).astype(np.float32) * scale
+        return (q.astype(np.int64) - zero).astype(np.float32) * scale
 
 
 # ---- weights and biases ----------------------------------------------------------------------------------------------
