@@ -225,7 +225,7 @@ def _save(run: _Run, session: Session, board: Board, early: McugradError | None)
     state = session.read_state()
     save(run.compiled, state, run.recipe.seed, run.files)
     stopped = "" if early is None else f", stopped after {len(run.steps)} steps"
-    draw(run.steps, run.recipe.epochs, f"training loss: {run.report.scheme} on {board.name}{stopped}", run.files)
+    draw(run.steps, run.recipe.epochs, f"training loss of {run.compiled.model.name} on {board.name}{stopped}", run.files)
     if early is not None:
         run.log.event("stopped", steps=len(run.steps), reason=early.text)
     return state

@@ -20,13 +20,22 @@ def _moving_average(values: Sequence[float], window: int) -> list[float]:
     return out
 
 
+def _high(losses: Sequence[float]) -> float:
+    """The loss that all but one in fifty stay below."""
+    return sorted(losses)[len(losses) * 49 // 50] if losses else 0.0
+
+
 def _ticks(top: float) -> list[float]:
     return [top * k / 4 for k in range(5)]
 
 
 def write_curve(path: Path, losses: Sequence[float], epochs: int, title: str) -> None:
-    """Draw every sample's loss as a dot and its moving average as a line; one vertical line an epoch."""
-    top = max(max(losses, default=1.0), 1e-3) * 1.05
+    """Draw every sample's loss as a dot and its moving average as a line; one vertical line an epoch.
+
+    A few large losses do not flatten the picture: dots above the scale stand at its top.
+    """
+    average = _moving_average(losses, max(len(losses) // 20, 1))
+    top = 1.05 * max(max(average, default=1.0), _high(losses), 1e-3)
     n = max(len(losses), 2)
     wide, high = WIDTH - LEFT - RIGHT, HEIGHT - TOP - BOTTOM
 
@@ -48,9 +57,9 @@ def write_curve(path: Path, losses: Sequence[float], epochs: int, title: str) ->
         parts.append(f'<text x="{x:.1f}" y="{HEIGHT - BOTTOM + 16}" text-anchor="middle">{epoch}</text>')
     parts.append(f'<text x="{LEFT + wide / 2}" y="{HEIGHT - 12}" text-anchor="middle">epoch</text>')
     for k, v in enumerate(losses):
-        x, y = at(k, v)
+        x, y = at(k, min(v, top))
         parts.append(f'<circle cx="{x:.1f}" cy="{y:.1f}" r="1.5" fill="#9ecae1"/>')
-    line = " ".join("{:.1f},{:.1f}".format(*at(k, v)) for k, v in enumerate(_moving_average(losses, max(len(losses) // 20, 1))))
+    line = " ".join("{:.1f},{:.1f}".format(*at(k, v)) for k, v in enumerate(average))
     parts.append(f'<polyline points="{line}" fill="none" stroke="#08519c" stroke-width="2"/>')
     parts.append("</svg>")
     path.write_text("\n".join(parts) + "\n", encoding="utf-8")
