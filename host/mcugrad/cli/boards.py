@@ -17,7 +17,8 @@ def boards(output: Output) -> dict[str, Any]:
     """List the boards for --board; real hardware is serial:PORT[:BAUD]."""
     found = load_boards()
     table = Table()
-    for column in ("board", "core", "runs as"):
+    table.add_column("board", no_wrap=True)
+    for column in ("core", "runs as"):
         table.add_column(column)
     table.add_column("RAM", justify="right")
     table.add_column("flash", justify="right")

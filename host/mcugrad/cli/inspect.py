@@ -66,7 +66,8 @@ def _op(graph: Graph, op: Op, macs: int) -> dict[str, Any]:
 
 def _show(out: Output, result: dict[str, Any]) -> None:
     table = Table(title=f"{result['model']}: {group_digits(result['macs'])} MACs, {group_digits(result['parameters'])} parameters")
-    for column in ("layer", "output", "type", "scale", "zero point", "weights"):
+    table.add_column("layer", no_wrap=True)
+    for column in ("output", "type", "scale", "zero point", "weights"):
         table.add_column(column)
     table.add_column("MACs", justify="right")
     for op in result["ops"]:
