@@ -18,13 +18,11 @@ def boards(output: Output) -> dict[str, Any]:
     found = load_boards()
     table = Table()
     table.add_column("board", no_wrap=True)
-    for column in ("core", "runs as"):
-        table.add_column(column)
     table.add_column("RAM", justify="right")
     table.add_column("flash", justify="right")
     table.add_column("")
     for b in found.values():
-        table.add_row(b.name, b.core, b.kind.value, group_digits(b.ram_bytes), group_digits(b.flash_bytes), b.title)
+        table.add_row(b.name, group_digits(b.ram_bytes), group_digits(b.flash_bytes), b.title)
     output.console.print(table)
     return {"boards": [_entry(b) for b in found.values()]}
 
