@@ -9,7 +9,7 @@ import functools
 import re
 import struct
 import zlib
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from types import CodeType
 
@@ -128,6 +128,18 @@ def _expression(text: str) -> CodeType:
     return compile(text.replace("&&", " and ").replace("||", " or "), "ops.def", "eval")
 
 
+def _macros(body: str) -> Iterator[tuple[str, str]]:
+    """(name, text between its parentheses) of every macro call; parentheses inside may nest."""
+    for call in re.finditer(r"(\w+)\(", body):
+        if body.count("(", 0, call.start()) != body.count(")", 0, call.start()):
+            continue
+        depth, end = 1, call.end()
+        while depth:
+            depth += {"(": 1, ")": -1}.get(body[end], 0)
+            end += 1
+        yield call[1], body[call.end() : end - 1]
+
+
 def _split_args(text: str) -> list[str]:
     return [a.strip() for a in text.split(",", 2)]
 
@@ -140,7 +152,7 @@ def parse(text: str) -> dict[str, StepKind]:
         refs: list[Ref] = []
         needs: list[tuple[CodeType, str]] = []
         offset = 4
-        for macro, args in re.findall(r"(\w+)\(((?:[^()]|\((?:[^()]|\([^()]*\))*\))*)\)", body):
+        for macro, args in _macros(body):
             if macro in SCALARS:
                 size = SCALARS[macro][1]
                 offset = -(-offset // size) * size
