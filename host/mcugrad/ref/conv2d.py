@@ -66,7 +66,7 @@ def _gradient(k: Scalars, a: Arrays) -> Ints:
 
 
 def conv2d_upd_q16(k: Scalars, a: Arrays) -> Array:
-    return update.q16(a, _gradient(k, a))
+    return update.q16(k, a, _gradient(k, a))
 
 
 def conv2d_upd_sr8(k: Scalars, a: Arrays) -> Array:

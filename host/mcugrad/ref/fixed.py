@@ -34,7 +34,7 @@ def sat32(v: npt.ArrayLike) -> Ints:
     return np.clip(i64(v), I32_MIN, I32_MAX)
 
 
-def clamp(v: npt.ArrayLike, lo: int, hi: int) -> Ints:
+def clamp(v: npt.ArrayLike, lo: npt.ArrayLike, hi: npt.ArrayLike) -> Ints:
     """min(max(v, lo), hi): hi wins where lo > hi."""
     return np.minimum(np.maximum(i64(v), lo), hi)
 

@@ -56,7 +56,7 @@ def _gradient(k: Scalars, a: Arrays) -> Ints:
 
 
 def linear_upd_q16(k: Scalars, a: Arrays) -> Array:
-    return update.q16(a, _gradient(k, a))
+    return update.q16(k, a, _gradient(k, a))
 
 
 def linear_upd_sr8(k: Scalars, a: Arrays) -> Array:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from mcugrad.ref import add, bce, bias, conv2d, copy, dwconv2d, linear, lut, minmax, mse, mul, pool, prelu, resize, softmax, tick, xent
+from mcugrad.ref import add, bce, bias, conv2d, copy, dwconv2d, linear, lut, minmax, mse, mul, pool, prelu, resize, softmax, tick, update, xent
 from mcugrad.ref.memory import Kernel
 
 KERNELS: Mapping[str, Kernel] = {
@@ -51,6 +51,8 @@ KERNELS: Mapping[str, Kernel] = {
         mse.mse_s32,
         mse.mse_s8,
         bias.bias_upd_s32,
+        update.commit_s16,
+        update.commit_s32,
         tick.tick,
     )
 }
