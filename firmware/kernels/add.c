@@ -35,7 +35,7 @@ void mg_add_fwd_s8(const struct mg_ctx *ctx, const struct mg_step_add_fwd_s8 *k)
 void mg_add_bwd_x_s8(const struct mg_ctx *ctx, const struct mg_step_add_bwd_x_s8 *k)
 {
     const int8_t *dy = mg_at(ctx, k->dy);
-    struct mg_error error = MG_ERROR_BEGIN(ctx, k);
+    struct mg_error error = MG_ERROR_BEGIN(ctx, k, MG_BITS(ctx, k));
     for (uint32_t n = 0; n < k->n; n++)
         mg_error_put(&error, n, k->sign * dy[n] * (1 << 12));
     mg_error_end(&error);
@@ -53,7 +53,7 @@ static int32_t sum_block(const int8_t *dy, const struct mg_readers *from, uint32
 void mg_sum_bwd_x_s8(const struct mg_ctx *ctx, const struct mg_step_sum_bwd_x_s8 *k)
 {
     const int8_t *dy = mg_at(ctx, k->dy);
-    struct mg_error error = MG_ERROR_BEGIN(ctx, k);
+    struct mg_error error = MG_ERROR_BEGIN(ctx, k, MG_BITS(ctx, k));
     const struct mg_readers from = MG_READERS(k);
     const uint32_t factor = (uint32_t)(k->sign * (1 << k->up));
     size_t at = 0;

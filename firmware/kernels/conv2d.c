@@ -121,7 +121,7 @@ void mg_conv2d_bwd_x_s8(const struct mg_ctx *ctx, const struct mg_step_conv2d_bw
     const uint8_t *fold = mg_at(ctx, k->fold);
     const struct mg_plane trained = mg_plane_trained(mg_at(ctx, k->wt), k->ws, k->it);
     const struct mg_plane frozen = mg_plane_frozen(mg_at(ctx, k->wf), k->it, k->i);
-    struct mg_error error = MG_ERROR_BEGIN(ctx, k);
+    struct mg_error error = MG_ERROR_BEGIN(ctx, k, MG_BITS(ctx, k));
     struct readers from;
     size_t at = 0;
     const int32_t outs = k->o != 0 ? k->p : 0;  // without output channels nobody reads x

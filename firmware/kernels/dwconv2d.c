@@ -129,7 +129,7 @@ void mg_dwconv2d_bwd_x_s8(const struct mg_ctx *ctx, const struct mg_step_dwconv2
     const int8_t *wt = mg_at(ctx, k->wt);
     const int8_t *wf = mg_at(ctx, k->wf);
     const uint8_t *fold = mg_at(ctx, k->fold);
-    struct mg_error error = MG_ERROR_BEGIN(ctx, k);
+    struct mg_error error = MG_ERROR_BEGIN(ctx, k, MG_BITS(ctx, k));
     struct readers from;
     size_t at = 0;
     for (int32_t h = 0; h < k->h; h++) {

@@ -20,13 +20,20 @@ struct mg_error mg_error_begin(struct mg_error error, int32_t r_in, int32_t r_sk
     return error;
 }
 
+static bool passes(const struct mg_error *error, size_t at)
+{
+    if (error->bits != NULL)
+        return error->bits[at / 8] >> at % 8 & 1;
+    return error->x == NULL || (error->lo < error->x[at] && error->x[at] < error->hi);
+}
+
 void mg_error_put(struct mg_error *error, size_t at, int32_t acc)
 {
     if (error->skip != NULL) {
         const int32_t skip = mg_scale(error->skip[at], error->skip_mult, error->skip_n);
         acc = mg_add32(acc, mg_clamp(skip, -SKIP_LIMIT, SKIP_LIMIT));
     }
-    if (error->x != NULL && !(error->lo < error->x[at] && error->x[at] < error->hi)) {
+    if (!passes(error, at)) {
         error->dx[at] = 0;
         return;
     }

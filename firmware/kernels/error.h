@@ -27,22 +27,27 @@ struct mg_error {
     int8_t *dx;
     mg_exponent *rx;
     const int8_t *skip;  // NULL: no skip error
-    const int8_t *x;     // NULL: no mask
+    const int8_t *x;     // NULL: no mask from x
+    const uint8_t *bits; // NULL: no mask of bits
     int32_t mult, n;
     int32_t skip_mult, skip_n;
-    int32_t lo, hi;  // the error passes where lo < x < hi
+    int32_t lo, hi;  // the error passes where lo < x < hi, or where bit k % 8 of byte k / 8 is set
     int32_t r;
     uint32_t peak;  // largest |e| before the clamp
 };
 
+// The bits of a record that can have them; the others give NULL.
+#define MG_BITS(ctx, step) ((step)->has_bits ? mg_at((ctx), (step)->bits) : NULL)
+
 // What the records of all such steps have in common, read from any of them.
-#define MG_ERROR_BEGIN(ctx, step)                                                                  \
+#define MG_ERROR_BEGIN(ctx, step, mask)                                                            \
     mg_error_begin(                                                                                \
         (struct mg_error){                                                                         \
             .dx = mg_at((ctx), (step)->dx),                                                        \
             .rx = mg_at((ctx), (step)->rx),                                                        \
             .skip = (step)->has_skip ? mg_at((ctx), (step)->skip) : NULL,                          \
             .x = (step)->has_mask ? mg_at((ctx), (step)->x) : NULL,                                \
+            .bits = (mask),                                                                        \
             .mult = (step)->mult,                                                                  \
             .n = (step)->shift,                                                                    \
             .skip_mult = (step)->skip_mult,                                                        \

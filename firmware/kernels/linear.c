@@ -74,7 +74,7 @@ void mg_linear_bwd_x_s8(const struct mg_ctx *ctx, const struct mg_step_linear_bw
     const uint8_t *fold = mg_at(ctx, k->fold);
     const struct mg_plane trained = mg_plane_trained(mg_at(ctx, k->wt), k->ws, k->it);
     const struct mg_plane frozen = mg_plane_frozen(mg_at(ctx, k->wf), k->it, k->i);
-    struct mg_error error = MG_ERROR_BEGIN(ctx, k);
+    struct mg_error error = MG_ERROR_BEGIN(ctx, k, MG_BITS(ctx, k));
     for (int32_t n = 0; n < k->n; n++, dy += k->o) {
         const size_t at = (size_t)n * k->i;
         put_plane(&error, at, &trained, dy, fold, k->o);

@@ -20,7 +20,7 @@ void mg_lut_bwd_x_s8(const struct mg_ctx *ctx, const struct mg_step_lut_bwd_x_s8
     const int8_t *dy = mg_at(ctx, k->dy);
     const int8_t *x = mg_at(ctx, k->x);
     const int16_t *slope = mg_at(ctx, k->slope);
-    struct mg_error error = MG_ERROR_BEGIN(ctx, k);
+    struct mg_error error = MG_ERROR_BEGIN(ctx, k, NULL);
     for (uint32_t n = 0; n < k->n; n++)
         mg_error_put(&error, n, dy[n] * slope[x[n] + 128]);
     mg_error_end(&error);

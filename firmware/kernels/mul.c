@@ -35,7 +35,7 @@ void mg_mul_bwd_a_s8(const struct mg_ctx *ctx, const struct mg_step_mul_bwd_a_s8
 {
     const int8_t *dy = mg_at(ctx, k->dy);
     const int8_t *b = mg_at(ctx, k->b);
-    struct mg_error error = MG_ERROR_BEGIN(ctx, k);
+    struct mg_error error = MG_ERROR_BEGIN(ctx, k, MG_BITS(ctx, k));
     const struct mg_spread spread = MG_SPREAD(k);
     size_t at = 0;
     for (uint32_t p = 0; p < k->p; p++, b += spread.row)
@@ -57,7 +57,7 @@ void mg_mul_bwd_b_s8(const struct mg_ctx *ctx, const struct mg_step_mul_bwd_b_s8
 {
     const int8_t *dy = mg_at(ctx, k->dy);
     const int8_t *a = mg_at(ctx, k->a);
-    struct mg_error error = MG_ERROR_BEGIN(ctx, k);
+    struct mg_error error = MG_ERROR_BEGIN(ctx, k, MG_BITS(ctx, k));
     const struct mg_readers from = MG_READERS(k);
     size_t at = 0;
     for (uint32_t p = 0; p < k->p; p += from.rows) {

@@ -78,7 +78,7 @@ static uint32_t share(const struct mg_step_avgpool_bwd_x_s8 *k, int32_t p, int32
 void mg_avgpool_bwd_x_s8(const struct mg_ctx *ctx, const struct mg_step_avgpool_bwd_x_s8 *k)
 {
     const int8_t *dy = mg_at(ctx, k->dy);
-    struct mg_error error = MG_ERROR_BEGIN(ctx, k);
+    struct mg_error error = MG_ERROR_BEGIN(ctx, k, MG_BITS(ctx, k));
     size_t at = 0;
     for (int32_t h = 0; h < k->h; h++) {
         const struct span rows = windows(h + k->pt, k->sh, k->r, k->p);
@@ -142,7 +142,7 @@ void mg_maxpool_bwd_x_s8(const struct mg_ctx *ctx, const struct mg_step_maxpool_
 {
     const int8_t *dy = mg_at(ctx, k->dy);
     const int8_t *x = mg_at(ctx, k->x);
-    struct mg_error error = MG_ERROR_BEGIN(ctx, k);
+    struct mg_error error = MG_ERROR_BEGIN(ctx, k, NULL);
     size_t at = 0;
     for (int32_t h = 0; h < k->h; h++) {
         const struct span rows = windows(h + k->pt, k->sh, k->r, k->p);

@@ -35,7 +35,7 @@ void mg_prelu_bwd_x_s8(const struct mg_ctx *ctx, const struct mg_step_prelu_bwd_
     const int8_t *dy = mg_at(ctx, k->dy);
     const int8_t *x = mg_at(ctx, k->x);
     const int16_t *slope = mg_at(ctx, k->slope);
-    struct mg_error error = MG_ERROR_BEGIN(ctx, k);
+    struct mg_error error = MG_ERROR_BEGIN(ctx, k, NULL);
     size_t at = 0;
     for (uint32_t p = 0; p < k->p; p++)
         for (uint32_t c = 0; c < k->c; c++, at++)

@@ -50,7 +50,7 @@ void mg_resize_bwd_x_s8(const struct mg_ctx *ctx, const struct mg_step_resize_bw
     const int8_t *dy = mg_at(ctx, k->dy);
     const uint16_t *rows = mg_at(ctx, k->rows);
     const uint16_t *cols = mg_at(ctx, k->cols);
-    struct mg_error error = MG_ERROR_BEGIN(ctx, k);
+    struct mg_error error = MG_ERROR_BEGIN(ctx, k, MG_BITS(ctx, k));
     size_t at = 0;
     for (uint32_t h = 0; h < k->h; h++) {
         const struct readers down = readers_of(rows, k->p, k->h, h);

@@ -110,7 +110,7 @@ void mg_softmax_bwd_x_s8(const struct mg_ctx *ctx, const struct mg_step_softmax_
 {
     const int8_t *dy = mg_at(ctx, k->dy);
     const int8_t *y = mg_at(ctx, k->y);
-    struct mg_error error = MG_ERROR_BEGIN(ctx, k);
+    struct mg_error error = MG_ERROR_BEGIN(ctx, k, MG_BITS(ctx, k));
     size_t at = 0;
     for (int32_t n = 0; n < k->n; n++, dy += k->c, y += k->c) {
         uint32_t total = 0;

@@ -18,7 +18,10 @@ def exponent(record: Array) -> int:
 
 
 def finish(k: Scalars, a: Arrays, acc: Ints) -> None:
-    """acc (elements of dx) int64, not yet wrapped -> a["dx"] and a["rx"]: skip error, clamp mask, rounding, exponent rule."""
+    """acc (elements of dx) int64, not yet wrapped -> a["dx"] and a["rx"]: skip error, clamp mask, rounding, exponent rule.
+
+    Everything is read before anything is written, so dx may be the bytes of any input.
+    """
     r, r_in = min(max(int(a["rx"]["next"][0]), R_MIN), R_MAX), exponent(a["ry"])
     acc = wrap32(acc)
     if k["has_skip"]:
@@ -28,6 +31,8 @@ def finish(k: Scalars, a: Arrays, acc: Ints) -> None:
     if k["has_mask"]:
         x = i64(a["x"])
         e = np.where((k["lo"] < x) & (x < k["hi"]), e, 0)
+    if k.get("has_bits"):
+        e = np.where(np.unpackbits(a["bits"], count=e.size, bitorder="little"), e, 0)
     a["dx"][:] = clamp(e, -127, 127)
     a["rx"][0] = _next(r, int(a["rx"]["count"][0]), int(np.abs(e).max(initial=0)))
 

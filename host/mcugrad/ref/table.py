@@ -4,7 +4,27 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from mcugrad.ref import add, bce, bias, conv2d, copy, dwconv2d, linear, lut, minmax, mse, mul, pool, prelu, resize, softmax, tick, update, xent
+from mcugrad.ref import (
+    add,
+    bce,
+    bias,
+    conv2d,
+    copy,
+    dwconv2d,
+    linear,
+    lut,
+    mask,
+    minmax,
+    mse,
+    mul,
+    pool,
+    prelu,
+    resize,
+    softmax,
+    tick,
+    update,
+    xent,
+)
 from mcugrad.ref.memory import Kernel
 
 KERNELS: Mapping[str, Kernel] = {
@@ -42,6 +62,7 @@ KERNELS: Mapping[str, Kernel] = {
         prelu.prelu_fwd_s8,
         prelu.prelu_bwd_x_s8,
         copy.copy_s8,
+        mask.mask_s8,
         resize.resize_fwd_s8,
         resize.resize_bwd_x_s8,
         softmax.softmax_fwd_s8,
