@@ -4,7 +4,8 @@
 #   cmake -S . -B build/qemu-mps2-an386 -G Ninja -DMG_BOARD=qemu-mps2-an386 -DCMAKE_TOOLCHAIN_FILE=cmake/arm-none-eabi.cmake
 #
 # boards/<name>/board.toml says the sizes, boards/<name>/board.cmake sets MG_BOARD_SOURCES, MG_BOARD_C_FLAGS,
-# MG_BOARD_LINK_SCRIPT and MG_BOARD_LINK_FLAGS; what several boards share is in boards/common.
+# MG_BOARD_LINK_SCRIPT, MG_BOARD_LINK_FLAGS and, where its sources need them, MG_BOARD_DEFINES; what several boards share is
+# in boards/common.
 # mg_add_firmware(<target> <sources>) is for applications, ours and the user's.
 
 set(MG_BOARD_DIR ${PROJECT_SOURCE_DIR}/boards/${MG_BOARD})
@@ -31,7 +32,7 @@ target_compile_options(mcugrad PUBLIC ${MG_BOARD_C_FLAGS} -ffunction-sections -f
 # The board is compiled with each application: its start-up code must be linked whatever refers to it.
 function(mg_add_firmware target)
   add_executable(${target} ${ARGN} ${MG_BOARD_SOURCES})
-  target_compile_definitions(${target} PRIVATE ${MG_FIRMWARE_DEFINES})
+  target_compile_definitions(${target} PRIVATE ${MG_FIRMWARE_DEFINES} ${MG_BOARD_DEFINES})
   target_link_libraries(${target} PRIVATE mcugrad)
   if(CMAKE_CROSSCOMPILING)
     set_target_properties(${target} PROPERTIES SUFFIX .elf)

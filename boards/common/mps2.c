@@ -1,7 +1,11 @@
-// mps2.c -- Arm MPS2 with the AN385 (Cortex-M3) or AN386 (Cortex-M4F) image, 25 MHz, as QEMU emulates it: start-up, UART0,
-// SysTick, plan slot.
+// mps2.c -- the FPGA images of Arm's MPS2 and MPS3 boards, as QEMU emulates them: start-up, UART0, SysTick, plan slot.
 //
-// Registers: Cortex-M System Design Kit TRM (UART), Armv7-M ARM (SysTick, NVIC, SCB).
+// What differs between images comes from board.cmake, which says where it stands in the image's application note:
+//   BOARD_UART0_BASE        address of UART0
+//   BOARD_UART0_CLOCK_HZ    its clock
+//   BOARD_UART0_RX_IRQ      external interrupt of its receiver
+// and the addresses of memory, for mps2.ld. Cores with TrustZone run in Secure state, in which they come out of reset; all
+// addresses are the Secure ones.
 #include "mcugrad_port.h"
 
 #include <string.h>
@@ -11,20 +15,24 @@ int main(void);
 // Symbols of mps2.ld: only their addresses mean something.
 extern uint8_t board_stack_bottom[], board_stack_top[], board_data_start[], board_data_end[], board_data_load[];
 extern uint8_t board_bss_start[], board_bss_end[], board_pool_start[], board_pool_end[];
-extern uint8_t board_firmware_end[], board_slot_start[], board_slot_end[];
+extern uint8_t board_firmware_start[], board_firmware_end[], board_slot_start[], board_slot_end[];
 
 #define REG(address) (*(volatile uint32_t *)(address))
 
-#define UART0_DATA REG(0x40004000)
-#define UART0_STATE REG(0x40004004)
-#define UART0_CTRL REG(0x40004008)
-#define UART0_INTCLEAR REG(0x4000400C)
-#define UART0_BAUDDIV REG(0x40004010)
+// APB UART of the Cortex-M System Design Kit: Arm DDI 0479, chapter 4, APB UART.
+#define UART0_DATA REG(BOARD_UART0_BASE + 0x00)
+#define UART0_STATE REG(BOARD_UART0_BASE + 0x04)
+#define UART0_CTRL REG(BOARD_UART0_BASE + 0x08)
+#define UART0_INTCLEAR REG(BOARD_UART0_BASE + 0x0C)
+#define UART0_BAUDDIV REG(BOARD_UART0_BASE + 0x10)
+
+// System control space: Armv7-M ARM (DDI 0403) sections B3.3 SysTick, B3.4 NVIC, B3.2 SCB; the same registers in the
+// Armv8-M ARM (DDI 0553), section D1.2, by name.
 #define SYST_CSR REG(0xE000E010)
 #define SYST_RVR REG(0xE000E014)
 #define SYST_CVR REG(0xE000E018)
-#define NVIC_ISER0 REG(0xE000E100)
-#define NVIC_ICER0 REG(0xE000E180)
+#define NVIC_ISER(n) REG(0xE000E100 + 4 * ((n) / 32))
+#define NVIC_ICER(n) REG(0xE000E180 + 4 * ((n) / 32))
 #define SCB_AIRCR REG(0xE000ED0C)
 #define SCB_CPACR REG(0xE000ED88)
 
@@ -32,7 +40,7 @@ enum {
   UART_TX_FULL = 1 << 0,
   UART_RX_FULL = 1 << 1,
   UART_RX_OVERRUN = 1 << 3,
-  UART_RX_IRQ = 1 << 0, // external interrupt 0
+  BAUD = 115200,
   SYSTICK_MAX = 0xFFFFFF,
   STACK_PAINT = 0xA5,
 };
@@ -45,6 +53,14 @@ static struct {
 } ring;
 
 static volatile uint32_t systick_wraps;
+
+static void receive_on(void) {
+  NVIC_ISER(BOARD_UART0_RX_IRQ) = 1u << BOARD_UART0_RX_IRQ % 32;
+}
+
+static void receive_off(void) {
+  NVIC_ICER(BOARD_UART0_RX_IRQ) = 1u << BOARD_UART0_RX_IRQ % 32;
+}
 
 static uint32_t next_of(uint32_t i) {
   return i + 1 < MG_RX_RING_BYTES ? i + 1 : 0;
@@ -72,7 +88,7 @@ static void systick_handler(void) {
   systick_wraps++;
 }
 
-// A fault, a stray interrupt: start again. The host sees that its session is gone.
+// A fault: start again. The host sees that its session is gone.
 static void fault_handler(void) {
   SCB_AIRCR = 0x05FA0004;
   for (;;) {
@@ -81,7 +97,7 @@ static void fault_handler(void) {
 
 void reset_handler(void) {
 #ifdef __ARM_FP
-  SCB_CPACR |= 0xFu << 20; // the FPU
+  SCB_CPACR |= 0xFu << 20; // CP10 and CP11: the FPU, and MVE where there is one
 #endif
   __asm volatile("dsb\n\tisb" ::: "memory");
   uint8_t *sp;
@@ -98,19 +114,18 @@ typedef void handler(void);
 __attribute__((section(".vectors"), used)) static const union {
   void *stack;
   handler *run;
-} vectors[16 + 32] = {
+} vectors[16 + BOARD_UART0_RX_IRQ + 1] = {
   [0] = {.stack = board_stack_top},
   [1] = {.run = reset_handler},
   [2 ... 14] = {.run = fault_handler},
   [15] = {.run = systick_handler},
-  [16] = {.run = uart0_rx_handler},
-  [17 ... 47] = {.run = fault_handler},
+  [16 + BOARD_UART0_RX_IRQ] = {.run = uart0_rx_handler}, // no other is ever enabled
 };
 
 void mg_port_init(void) {
-  UART0_BAUDDIV = 217; // 115200 at 25 MHz
+  UART0_BAUDDIV = BOARD_UART0_CLOCK_HZ / BAUD;
   UART0_CTRL = 1u << 0 | 1u << 1 | 1u << 3; // TX, RX, RX interrupt
-  NVIC_ISER0 = UART_RX_IRQ;
+  receive_on();
 }
 
 size_t mg_port_read(uint8_t *bytes, size_t n) {
@@ -141,7 +156,7 @@ void mg_port_idle(void) {
 // Instructions of the RX interrupt would count, at moments that differ from run to run. The emulated UART holds its sender
 // back while nobody takes the byte, so that here the interrupt can wait until the stopwatch stands.
 void mg_port_timer_start(void) {
-  NVIC_ICER0 = UART_RX_IRQ;
+  receive_off();
   SYST_CSR = 0;
   systick_wraps = 0;
   SYST_RVR = SYSTICK_MAX;
@@ -156,7 +171,7 @@ uint64_t mg_port_timer_stop(void) {
     now = SYST_CVR;
   } while (wraps != systick_wraps);
   SYST_CSR = 0;
-  NVIC_ISER0 = UART_RX_IRQ;
+  receive_on();
   return (uint64_t)wraps * (SYSTICK_MAX + 1u) + (SYSTICK_MAX - now);
 }
 
@@ -185,7 +200,7 @@ struct mg_port_usage mg_port_usage(void) {
   return (struct mg_port_usage){
     .stack_peak_bytes = (uint32_t)(board_stack_top - untouched),
     .static_ram_bytes = (uint32_t)(board_data_end - board_data_start) + (uint32_t)(board_bss_end - board_bss_start),
-    .firmware_bytes = (uint32_t)(uintptr_t)board_firmware_end,
+    .firmware_bytes = (uint32_t)(board_firmware_end - board_firmware_start),
     .rx_overruns = ring.overruns,
   };
 }

@@ -20,7 +20,7 @@ SAMPLES = 3
 
 
 @pytest.mark.parametrize("ws", [1, 2])
-@pytest.mark.parametrize("board", ["qemu-mps2-an386", "qemu-mps2-an385"])
+@pytest.mark.parametrize("board", ["qemu-mps2-an386", "qemu-mps2-an385", "qemu-mps2-an500"])
 def test_every_kind_of_op(board: str, ws: int) -> None:
     rng = np.random.default_rng(1)
     kinds: set[str] = set()

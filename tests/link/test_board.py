@@ -27,8 +27,9 @@ def write_board(tmp_path: Path, text: str) -> Path:
 
 def test_the_boards_of_this_version() -> None:
     boards = load_boards()
-    assert {"host", "qemu-mps2-an385", "qemu-mps2-an386"} <= set(boards)
+    assert {"host", "qemu-mps2-an385", "qemu-mps2-an386", "qemu-mps2-an500"} <= set(boards)
     assert boards["qemu-mps2-an385"].core == "cortex-m3"
+    assert boards["qemu-mps2-an500"].ram_bytes == 327_680
     an386 = boards["qemu-mps2-an386"]
     assert (an386.kind, an386.ram_bytes, an386.flash_bytes) == (Kind.QEMU, 262_144, 1_048_576)
     assert (an386.tick_unit, an386.tick_mul, an386.tick_div) == (TickUnit.INSTRUCTIONS, 40, 1)

@@ -1,4 +1,4 @@
-"""The firmware on an emulated Cortex-M4 and Cortex-M3: the same bytes as on the host board, the same instructions on every run."""
+"""The firmware on an emulated Cortex-M4, M3 and M7: the same bytes as on the host board, the same instructions on every run."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from mcugrad.link import Caps, Session, Stats
 
 pytestmark = pytest.mark.qemu
 
-NAMES = ("qemu-mps2-an386", "qemu-mps2-an385")
+NAMES = ("qemu-mps2-an386", "qemu-mps2-an385", "qemu-mps2-an500")
 INPUTS = 100
 SAMPLES = 20
 SKIP = 0.01
