@@ -373,11 +373,13 @@ static int check_place(const struct mg_ctx *ctx, mg_ref ref, enum mg_region regi
     return offset % align == 0 ? MG_OK : fail(fault, MG_ERR_ALIGN, ref, align);
 }
 
-// The places that the runtime itself reads and writes. A plan that cannot train has no args, result and rng.
+// The places that the runtime itself reads and writes. A plan that cannot train has no args, result and rng. The sample may be
+// scratch: the first steps read it, and later ones may write there.
 static int check_interface(const struct mg_ctx *ctx, struct mg_fault *fault)
 {
     const struct mg_header *plan = ctx->plan;
-    int code = check_place(ctx, plan->sample, MG_IO, plan->sample_bytes, 1, fault);
+    const enum mg_region scratch = plan->sample >> 30 == MG_ARENA ? MG_ARENA : MG_IO;
+    int code = check_place(ctx, plan->sample, scratch, plan->sample_bytes, 1, fault);
     if (code == MG_OK)
         code = check_place(ctx, plan->output, MG_IO, plan->output_bytes, 1, fault);
     if (code == MG_OK && plan->classes != 0)

@@ -105,7 +105,8 @@ MG_NODISCARD int mg_init(struct mg_ctx *ctx, const void *plan, size_t plan_bytes
 // STATE as the plan brings it; IO and ARENA zero. Cannot fail.
 void mg_reset(struct mg_ctx *ctx);
 
-// The input of the model: write the sample here before each mg_predict or mg_train.
+// The input of the model: write the whole sample here anew before each mg_predict or mg_train. It does not survive them: a plan
+// may place it in ARENA, where later steps write.
 int8_t *mg_sample(const struct mg_ctx *ctx);
 size_t mg_sample_bytes(const struct mg_ctx *ctx);
 

@@ -136,8 +136,12 @@ static int sample(struct mg_session *s, struct mg_link_call *call) {
   return MG_OK;
 }
 
-static int need_sample(const struct mg_session *s, struct mg_link_call *call, uint32_t bytes) {
-  return s->sample_at >= bytes ? MG_OK : refuse(call, MG_LINK_ERR_SAMPLE, s->sample_at, bytes);
+// The step may write over the sample: the next one needs another.
+static int use_sample(struct mg_session *s, struct mg_link_call *call, uint32_t bytes) {
+  if (s->sample_at < bytes)
+    return refuse(call, MG_LINK_ERR_SAMPLE, s->sample_at, bytes);
+  s->sample_at = 0;
+  return MG_OK;
 }
 
 static void trace_step(void *user, uint32_t index, const struct mg_step *step) {
@@ -162,7 +166,7 @@ static void trace_begin(struct mg_session *s) {
 }
 
 static int train(struct mg_session *s, struct mg_link_call *call) {
-  int err = need_sample(s, call, line_bytes(&s->ctx));
+  int err = use_sample(s, call, line_bytes(&s->ctx));
   if (err != MG_OK)
     return err;
   trace_begin(s);
@@ -190,7 +194,7 @@ static uint32_t first_maximum(const int8_t *v, uint32_t n) {
 }
 
 static int predict(struct mg_session *s, struct mg_link_call *call) {
-  int err = need_sample(s, call, (uint32_t)mg_sample_bytes(&s->ctx));
+  int err = use_sample(s, call, (uint32_t)mg_sample_bytes(&s->ctx));
   if (err != MG_OK)
     return err;
   trace_begin(s);

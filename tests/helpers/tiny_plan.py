@@ -30,12 +30,15 @@ class _Region:
         return self.put(bytes(TYPES[ctype][0] * count))
 
 
-def tiny_plan(inputs: int = 4, seed: int = 1, arena_extra: int = 0) -> bytes:
-    """A plan of 6 steps for samples of ``inputs`` bytes and 3 classes. ``arena_extra`` bytes of ARENA are never used."""
-    arena, const, state, io = (_Region(r) for r in Region)
+def tiny_plan(inputs: int = 4, seed: int = 1, arena_extra: int = 0, sample: Region = Region.IO) -> bytes:
+    """A plan of 6 steps for samples of ``inputs`` bytes and 3 classes. ``arena_extra`` bytes of ARENA are never used.
+
+    ``sample``: the region of the sample.
+    """
+    arena, const, state, io = regions = tuple(_Region(r) for r in Region)
     kind = kinds()
     rng = np.random.default_rng(seed)
-    x, args, result, y = io.room("int8_t", inputs), io.room("mg_args"), io.room("mg_result"), io.room("int8_t", CLASSES)
+    x, args, result, y = regions[sample].room("int8_t", inputs), io.room("mg_args"), io.room("mg_result"), io.room("int8_t", CLASSES)
     logits, dy = arena.room("int32_t", CLASSES), arena.room("int8_t", CLASSES)
     unit, ry = arena.room("float"), arena.room("mg_exponent")
     wt = state.put((rng.integers(-2000, 2000, CLASSES * inputs).astype("<i2") + np.int16(128)).astype("<i2").tobytes())
@@ -53,8 +56,8 @@ def tiny_plan(inputs: int = 4, seed: int = 1, arena_extra: int = 0) -> bytes:
         {"c": CLASSES, "x": logits, "scale": scales, "args": args, "dy": dy, "unit": unit, "ry": ry, "result": result}
     )
     backward = [
-        kind["linear_upd_q16"].pack({**sizes, **learn, "zx": -3, "x": x, "rate": rates, "wt": wt}),
-        kind["bias_upd_s32"].pack({"n": 1, "o": CLASSES, "bf": 8, **learn, "rate": bias_rates, "b": b}),
+        kind["linear_upd_q16"].pack({**sizes, **learn, "af": 0, "zx": -3, "x": x, "rate": rates, "wt": wt}),
+        kind["bias_upd_s32"].pack({"n": 1, "o": CLASSES, "bf": 8, "af": 0, **learn, "rate": bias_rates, "b": b}),
         kind["tick"].pack({"rng": random}),
     ]
     interface = Interface(

@@ -33,8 +33,8 @@ def tiny_regression(inputs: int = 4, outputs: int = 100, seed: int = 1) -> bytes
     places = {"x": y, "target": target, "args": args, "dy": dy, "unit": unit, "ry": ry, "result": result}
     loss = kind["mse_s8"].pack({"sx": STEP, "st": STEP, "n": outputs, "zx": 0, "zt": 0, **places})
     backward = [
-        kind["linear_upd_q16"].pack({**sizes, **learn, "zx": 0, "x": x, "rate": rates, "wt": wt}),
-        kind["bias_upd_s32"].pack({"n": 1, "o": outputs, "bf": 8, **learn, "rate": bias_rates, "b": b}),
+        kind["linear_upd_q16"].pack({**sizes, **learn, "af": 0, "zx": 0, "x": x, "rate": rates, "wt": wt}),
+        kind["bias_upd_s32"].pack({"n": 1, "o": outputs, "bf": 8, "af": 0, **learn, "rate": bias_rates, "b": b}),
         kind["tick"].pack({"rng": random}),
     ]
     interface = Interface(

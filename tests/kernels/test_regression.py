@@ -34,8 +34,8 @@ def plan() -> bytes:
     loss = {"c": OUTPUTS, "st": Y_SCALE, "zt": Y_ZERO, "x": sums, "scale": scale, "target": target, "args": args}
     loss |= {"dy": dy, "unit": unit, "ry": ry, "result": result}
     backward = [
-        kind["linear_upd_q16"].pack({**sizes, **learn, "zx": -3, "x": x, "rate": rate, "wt": wt}),
-        kind["bias_upd_s32"].pack({"n": 1, "o": OUTPUTS, "bf": 8, **learn, "rate": bias_rate, "b": b}),
+        kind["linear_upd_q16"].pack({**sizes, **learn, "af": 0, "zx": -3, "x": x, "rate": rate, "wt": wt}),
+        kind["bias_upd_s32"].pack({"n": 1, "o": OUTPUTS, "bf": 8, "af": 0, **learn, "rate": bias_rate, "b": b}),
         kind["tick"].pack({"rng": rng}),
     ]
     floats = np.repeat(np.array([0.004, 0.225, 250.0], "<f4"), OUTPUTS).tobytes()

@@ -77,6 +77,10 @@ def test_a_good_plan_is_accepted_and_its_hash_is_that_of_ops_def() -> None:
     assert library().mg_ops_hash() == ops_hash()
 
 
+def test_the_sample_may_be_in_the_arena() -> None:
+    assert init(set_u32(72, ref(Region.ARENA, HEAD.arena_bytes - 4)))[0] == 0
+
+
 @pytest.mark.parametrize(
     ("plan", "code", "value", "limit"),
     [
@@ -93,7 +97,15 @@ def test_a_good_plan_is_accepted_and_its_hash_is_that_of_ops_def() -> None:
         pytest.param(set_u32(24, 2**30 + 4), "SIZE", 2**30 + 4, 2**30, id="an ARENA that offsets cannot reach"),
         pytest.param(set_u32(68, HEAD.steps_bytes - 4), "RECORD", 8, 4, id="steps cut in the last record"),
         pytest.param(set_u32(64, 2), "SIZE", HEAD.steps_bytes - 8, HEAD.steps_bytes, id="bytes behind the last step"),
-        pytest.param(set_u32(72, ref(Region.ARENA, 0)), "REF", 0, 3 << 30, id="the sample not in IO"),
+        pytest.param(set_u32(72, ref(Region.STATE, 0)), "REF", 2 << 30, 3 << 30, id="the sample in STATE"),
+        pytest.param(set_u32(72, ref(Region.CONST, 0)), "REF", 1 << 30, 3 << 30, id="the sample in CONST"),
+        pytest.param(
+            set_u32(72, ref(Region.ARENA, HEAD.arena_bytes - 3)),
+            "REF",
+            HEAD.arena_bytes + 1,
+            HEAD.arena_bytes,
+            id="a sample that leaves ARENA",
+        ),
         pytest.param(set_u32(76, HEAD.io_bytes + 1), "REF", HEAD.io_bytes + 1, HEAD.io_bytes, id="a sample longer than IO"),
         pytest.param(set_u32(80, HEAD.args + 2), "ALIGN", HEAD.args + 2, 4, id="args not aligned"),
         pytest.param(set_u32(104, 7), "HEADER", 7, 0, id="a reserved word"),

@@ -11,9 +11,10 @@ import pytest
 
 from helpers.faulty_line import FaultyTransport, MuteTransport
 from helpers.tiny_plan import samples, tiny_plan
-from mcugrad.errors import LinkError
+from mcugrad.errors import DeviceError, LinkError
 from mcugrad.link import Region, Session, Transport
 from mcugrad.link.frame import Frame, encode
+from mcugrad.plan import Region as PlanRegion
 from mcugrad.ref import Machine
 
 SKIP = 0.01
@@ -70,6 +71,21 @@ def test_one_step_and_the_stream_agree(session: Session) -> None:
         session.sample(x)
         single.append(session.train(label, lr, SKIP).loss)
     assert streamed == single and session.read_state() == state
+
+
+@pytest.mark.parametrize("region", [Region.IO, Region.ARENA])
+def test_a_step_uses_up_its_sample(session: Session, region: Region) -> None:
+    """It may lie where later steps write."""
+    plan, data = tiny_plan(sample=PlanRegion(region)), samples(2)
+    session.load_plan(plan)
+    for x, label, lr in data:
+        session.sample(x)
+        session.train(label, lr, SKIP)
+        with pytest.raises(DeviceError, match="MG_LINK_ERR_SAMPLE: 0 bytes of the sample have come, 4 are needed"):
+            session.train(label, lr, SKIP)
+        with pytest.raises(DeviceError, match="MG_LINK_ERR_SAMPLE"):
+            session.predict()
+    assert session.read_state() == reference_state(plan, data)
 
 
 def test_predict_is_the_output_of_the_reference(session: Session) -> None:

@@ -53,6 +53,7 @@ def test_training_needs_the_target_and_predicting_does_not(loaded: Session) -> N
     for sent in (x, x + t[:-1]):
         loaded.sample(sent)
         loaded.predict()
+        loaded.sample(sent)
         with pytest.raises(McugradError, match=f"MG_LINK_ERR_SAMPLE.*{len(sent)} bytes of the sample have come.*104"):
             loaded.train(0, 0.05, SKIP)
     assert loaded.read_state() == before

@@ -134,7 +134,7 @@ OUTPUT_BYTES = 64
 """The longest output that a PREDICT reply carries."""
 
 Sample = tuple[bytes | npt.NDArray[np.int8], int, float]
-"""One training sample: the model's input (int8, as it stands in IO), label, learning rate. For a regression loss the target
+"""One training sample: the model's input (int8), label, learning rate. For a regression loss the target
 (int8) follows the input in the same bytes or array, and the label is 0."""
 
 

@@ -153,13 +153,13 @@ class Session:
         return self._loaded
 
     def sample(self, data: bytes | npt.NDArray[np.int8]) -> None:
-        """Write the model's input into IO, and what follows it into the target of a regression loss."""
+        """Write the model's input, and what follows it into the target of a regression loss: for one ``train`` or ``predict``."""
         self._settle()
         self._post_sample(data)
         self._drain()
 
     def train(self, label: int, lr: float, skip: float) -> TrainReply:
-        """One training step on the sample in IO. ``skip``: largest |dL/dlogit| under which nothing is learned."""
+        """One training step on the last sample, which it uses up. ``skip``: largest |dL/dlogit| under which nothing is learned."""
         return parse_train(self._call(Command.TRAIN, pack_train(label, lr, skip)))
 
     def train_stream(self, samples: Iterable[Sample], skip: float) -> Iterator[TrainReply]:
@@ -178,7 +178,7 @@ class Session:
             yield from map(parse_train, self._results(Command.TRAIN))
 
     def predict(self) -> PredictReply:
-        """Run the model on the sample in IO."""
+        """Run the model on the last sample, which it uses up."""
         return self._whole_output(self._call(Command.PREDICT, b""))
 
     def predict_stream(self, samples: Iterable[bytes | npt.NDArray[np.int8]]) -> Iterator[PredictReply]:

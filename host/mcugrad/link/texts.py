@@ -102,7 +102,7 @@ TEXTS: Mapping[int, ErrorText] = {
     -75: ErrorText(
         "MG_LINK_ERR_SAMPLE",
         "{value:,} bytes of the sample have come, {limit:,} are needed",
-        "the sample has another shape than the model's input, or its target is missing",
+        "the sample has another shape than the model's input, its target is missing, or a step has used it up",
         "check the shape of x, and of y where the loss is a regression",
     ),
     -76: ErrorText("MG_LINK_ERR_NO_TRACE", "the trace is off", "READ of a trace that was not switched on", "switch it on first"),

@@ -70,7 +70,7 @@ def commit(stored: Ints, bits: int, af: int, lo: int, hi: int) -> Ints:
     half = 1 << bits - 1
     value, total = stored >> bits, (stored & (1 << bits) - 1) - half
     d = (total + (1 << af - 1)) >> af
-    return (clamp(value + d, lo, hi) << bits) + half + total - (d << af)
+    return i64((clamp(value + d, lo, hi) << bits) + half + total - (d << af))
 
 
 def commit_s16(k: Scalars, a: Arrays) -> None:
