@@ -85,7 +85,7 @@ def bench(output: Output, model: Path, board: str, scheme: str, classes: int | N
 def _train_once(session: Session, compiled: Compiled) -> None:
     """One step on a random sample, whatever its loss."""
     rng = np.random.default_rng(1)
-    sizes = [v.nbytes for v in (*compiled.program.samples, compiled.program.target) if v is not None]
+    sizes = [v.nbytes for v in (compiled.program.sample, compiled.program.target) if v is not None]
     session.sample(rng.integers(-128, 128, sum(sizes)).astype(np.int8))
     session.train(0, 0.001, 0.0)
 

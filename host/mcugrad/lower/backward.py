@@ -31,12 +31,13 @@ from mcugrad.graph import (
     Unary,
 )
 from mcugrad.lower import lut, quant
-from mcugrad.lower.blocks import move_block
-from mcugrad.lower.context import Facts, Lowering, const, map_size, scale, zero_point
+from mcugrad.lower.blocks import Block, merged, move_block
+from mcugrad.lower.context import Facts, Lowering, const, make_value, map_size, scale, zero_point
 from mcugrad.lower.forward import alpha_slopes, copy_step, operands, pool_facts, resize_facts
 from mcugrad.lower.layers import layer_facts, stem, window
 from mcugrad.lower.program import Draft
 from mcugrad.lower.weights import bias_rate, fold, read_layer, weight_rate
+from mcugrad.plan import Region
 
 MOVED = 2.0**-12
 """What one unit of an accumulator is worth where an error is only moved, summed or selected (SPEC.md section 3.5)."""
@@ -58,7 +59,7 @@ def backward(low: Lowering, step: MakeError | UpdateWeights | UpdateBias, common
             return _make_error(low, step)
         case UpdateWeights(op=op):
             rate = const(f"{op.name}.w rate", "float", weight_rate(read_layer(graph, op)).astype("<f4").tobytes())
-            facts = common | layer_facts(low, op) | _incoming(low, step.dy) | {"rate": rate, "stream": step.layer}
+            facts = common | layer_facts(low, op) | _kept(low, op.inputs[0]) | _incoming(low, step.dy) | {"rate": rate, "stream": step.layer}
             return low.emit(f"{stem(low, op)}_upd_{'q16' if low.options.ws == 2 else 'sr8'}", op.name, facts)
         case UpdateBias(op=op):
             layer = read_layer(graph, op)
@@ -66,6 +67,28 @@ def backward(low: Lowering, step: MakeError | UpdateWeights | UpdateBias, common
             positions = graph.tensors[op.outputs[0]].size // layer.b.size
             facts = common | layer_facts(low, op) | _incoming(low, step.dy) | {"rate": rate, "n": positions, "o": layer.b.size}
             return low.emit("bias_upd_s32", op.name, facts)
+
+
+def save(low: Lowering, tensor: int) -> list[Draft]:
+    """Forward steps that keep of a tensor what backward needs: its clamp mask, its trained channels."""
+    graph, x = low.train.graph, low.train.graph.tensors[tensor]
+    steps = []
+    if tensor in low.saved.masks:
+        bits = low.masks[tensor] = make_value(f"mask of {x.name}", Region.ARENA, "uint8_t", (x.size + 7) // 8)
+        lo, hi = clamp_bounds(graph, tensor)
+        steps.append(low.emit("mask_s8", x.name, {"n": x.size, "lo": lo, "hi": hi, "x": low.tensor(tensor), "bits": bits}))
+    if tensor in low.saved.slices:
+        channels, c = low.saved.slices[tensor], x.shape[-1]
+        rows = x.size // c
+        kept = low.slices[tensor] = make_value(f"{channels} channels of {x.name}", Region.ARENA, "int8_t", rows * channels)
+        block = merged(Block((rows, channels), 0, (c, 1), 0, (channels, 1)), x.name)
+        steps.append(copy_step(low, x.name, block, low.tensor(tensor), kept))
+    return steps
+
+
+def _kept(low: Lowering, tensor: int) -> Facts:
+    """The input of an update: what was kept of it, or the tensor itself."""
+    return {"x": low.slices[tensor], "i": low.saved.slices[tensor]} if tensor in low.slices else {}
 
 
 def _incoming(low: Lowering, number: int) -> Facts:
@@ -189,9 +212,11 @@ def _skip(low: Lowering, step: MakeError) -> Facts:
 def _mask(low: Lowering, step: MakeError) -> Facts:
     """The clamp mask of the tensor itself: the error passes where lo < x < hi."""
     if not step.masked:
-        return {"has_mask": 0, "lo": -129, "hi": 128}
+        return {"has_mask": 0, "has_bits": 0, "lo": -129, "hi": 128}
+    if step.tensor in low.masks:
+        return {"has_mask": 0, "has_bits": 1, "lo": -129, "hi": 128, "bits": low.masks[step.tensor]}
     lo, hi = clamp_bounds(low.train.graph, step.tensor)
-    return {"has_mask": 1, "lo": lo, "hi": hi, "x": low.tensor(step.tensor)}
+    return {"has_mask": 1, "has_bits": 0, "lo": lo, "hi": hi, "x": low.tensor(step.tensor)}
 
 
 def clamp_bounds(graph: Graph, tensor: int) -> tuple[int, int]:

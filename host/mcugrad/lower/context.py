@@ -11,6 +11,7 @@ from mcugrad.autodiff.differentiate import TrainGraph
 from mcugrad.graph import Activation, Tensor
 from mcugrad.lower import quant
 from mcugrad.lower.program import Draft, TrainedLayer, Value
+from mcugrad.lower.saved import Saved
 from mcugrad.plan import Region, opsdef
 from mcugrad.plan.opsdef import TYPES
 
@@ -31,13 +32,19 @@ class Options:
 
 @dataclass(slots=True)
 class Lowering:
-    """The state of one lowering. ``tensors``: graph tensor -> value; ``errors``: number -> (error tensor, exponent)."""
+    """The state of one lowering. ``tensors``: graph tensor -> value; ``errors``: number -> (error tensor, exponent).
+
+    ``masks`` and ``slices``: graph tensor -> what is kept of it for the backward pass.
+    """
 
     train: TrainGraph
     options: Options
     exponents: Mapping[int, int]
+    saved: Saved
     tensors: dict[int, Value] = field(default_factory=dict)
     errors: dict[int, tuple[Value, Value]] = field(default_factory=dict)
+    masks: dict[int, Value] = field(default_factory=dict)
+    slices: dict[int, Value] = field(default_factory=dict)
     layers: dict[str, Facts] = field(default_factory=dict)
     trained: list[TrainedLayer] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)

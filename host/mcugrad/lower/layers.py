@@ -73,7 +73,7 @@ def _parameters(low: Lowering, op: Op, number: int, layer: Layer, channels: int)
         low.trained.append(TrainedLayer(number, op.name, wt, channels, ws, bias if has_bias else None, bf))
         if layer.dead.any():
             low.notes.append(f"{op.name}: {layer.dead.sum()} of {layer.dead.size} channels have a weight scale below 1e-5 and stay frozen")
-    return {"wt": wt, "wf": const(f"{op.name}.w", "int8_t", frozen.tobytes()), "b": bias, "bf": bf}
+    return {"wt": wt, "wf": const(f"{op.name}.w", "int8_t", frozen.tobytes()), "b": bias, "bf": bf, "af": 0}
 
 
 def _geometry(low: Lowering, op: Op, x: Tensor, y: Tensor, layer: Layer) -> Facts:

@@ -5,13 +5,15 @@ from __future__ import annotations
 import numpy as np
 
 from mcugrad.autodiff.differentiate import Loss, TrainGraph
-from mcugrad.lower.backward import backward
+from mcugrad.graph import Graph
+from mcugrad.lower.backward import backward, save
 from mcugrad.lower.blocks import Block, merged
-from mcugrad.lower.context import Facts, Lowering, Options, make_value
+from mcugrad.lower.context import WORD, Facts, Lowering, Options, make_value
 from mcugrad.lower.exponents import initial_exponents
 from mcugrad.lower.forward import copy_step, forward
 from mcugrad.lower.loss import head_steps, loss_step
 from mcugrad.lower.program import Draft, Program, Segments, Value
+from mcugrad.lower.saved import what_is_saved
 from mcugrad.plan import Region
 
 
@@ -20,11 +22,11 @@ def lower(train: TrainGraph, options: Options | None = None) -> Program:
 
     Raises ModelError for an op that has no step kind.
     """
-    low = Lowering(train, options or Options(), initial_exponents(train))
+    low = Lowering(train, options or Options(), initial_exponents(train), what_is_saved(train))
     graph = train.graph
-    samples = tuple(make_value(f"sample{k}", Region.IO, "int8_t", graph.tensors[i].size) for k, i in enumerate(graph.inputs))
+    sample, inputs = _sample(graph)
     outputs = tuple(make_value(f"output{k}", Region.IO, "int8_t", graph.tensors[i].size) for k, i in enumerate(graph.outputs))
-    moves = _place_ends(low, samples, outputs)
+    moves = _place_ends(low, inputs, outputs)
     args, result = make_value("args", Region.IO, "mg_args"), make_value("result", Region.IO, "mg_result")
     target = make_value("target", Region.IO, "int8_t", outputs[0].nbytes) if train.loss is Loss.MSE else None
     rng = make_value("rng", Region.STATE, "mg_rng", data=np.array([low.options.seed, 0], "<u4").tobytes())
@@ -33,7 +35,7 @@ def lower(train: TrainGraph, options: Options | None = None) -> Program:
     segments, logits = _segments(low, moves, common)
     return Program(
         segments=segments,
-        samples=samples,
+        sample=sample,
         target=target,
         args=args,
         result=result,
@@ -49,10 +51,20 @@ def lower(train: TrainGraph, options: Options | None = None) -> Program:
     )
 
 
-def _place_ends(low: Lowering, samples: tuple[Value, ...], outputs: tuple[Value, ...]) -> list[Draft]:
-    """Let graph inputs and outputs live in IO. An output that no op writes, or that stands twice, is copied; returns those copies."""
+def _sample(graph: Graph) -> tuple[Value, tuple[Value, ...]]:
+    """One value for all graph inputs, and where each of them is in it: one behind the other, at multiples of a word."""
+    starts, end = [], 0
+    for i in graph.inputs:
+        starts.append(-(-end // WORD) * WORD)
+        end = starts[-1] + graph.tensors[i].size
+    sample = make_value("sample", Region.ARENA, "int8_t", end)
+    return sample, tuple(sample.view(at, graph.tensors[i].size) for at, i in zip(starts, graph.inputs, strict=True))
+
+
+def _place_ends(low: Lowering, inputs: tuple[Value, ...], outputs: tuple[Value, ...]) -> list[Draft]:
+    """Let graph outputs live in IO. An output that no op writes, or that stands twice, is copied; returns those copies."""
     graph = low.train.graph
-    low.tensors.update(zip(graph.inputs, samples, strict=True))
+    low.tensors.update(zip(graph.inputs, inputs, strict=True))
     written = {op.outputs[0] for op in graph.ops}
     moves = []
     for index, value in zip(graph.outputs, outputs, strict=True):
@@ -68,7 +80,10 @@ def _segments(low: Lowering, moves: list[Draft], common: Facts) -> tuple[Segment
     """The four segments, and the logits. The backward segment ends with the tick of the random generator."""
     train = low.train
     last = [op for op in (train.head, train.behind) if op is not None]
-    steps = [step for op in train.graph.ops if op not in last for step in forward(low, op)]
+    steps = [step for i in train.graph.inputs for step in save(low, i)]
+    for op in train.graph.ops:
+        if op not in last:
+            steps += [*forward(low, op), *save(low, op.outputs[0])]
     evaluation: list[Draft] = []
     logits: Value | None = None
     if train.head is not None:

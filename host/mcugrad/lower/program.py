@@ -11,13 +11,30 @@ from mcugrad.plan.opsdef import StepKind
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Value:
-    """A piece of one region. ``data`` is the content in CONST, or the initial content in STATE."""
+    """A piece of one region. ``data`` is the content in CONST, or the initial content in STATE.
+
+    A view has no place of its own: it is the ``nbytes`` bytes from ``at`` on of its ``base``, which is no view.
+    """
 
     name: str
     region: Region
     nbytes: int
     align: int
     data: bytes | None = None
+    base: Value | None = None
+    at: int = 0
+
+    @property
+    def root(self) -> Value:
+        """The value that has a place: the base of a view, or the value itself."""
+        return self if self.base is None else self.base
+
+    def view(self, at: int, nbytes: int) -> Value:
+        """The bytes [at, at + nbytes) of this value; the value itself where that is all of it."""
+        assert 0 <= at and nbytes > 0 and at + nbytes <= self.nbytes, f"{self.name}: bytes {at} to {at + nbytes} of {self.nbytes}"
+        if nbytes == self.nbytes:
+            return self
+        return Value(self.name, self.region, nbytes, self.align, None, self.root, self.at + at)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -61,13 +78,13 @@ class Program:
 
     ``step_macs``: multiply-accumulates of every step.
 
-    ``samples`` and ``outputs``: the graph's inputs and outputs, one behind the other in IO. ``target``: what a regression loss compares
-    with. ``tensors``: graph tensor -> its value. ``logits``: the head's int32 accumulators, None where the loss does not read them.
+    ``sample``: the graph's inputs, one behind the other; it lives in ARENA until the last step that reads it. ``outputs``: the graph's
+    outputs, one behind the other in IO. ``target``: what a regression loss compares with. ``tensors``: graph tensor -> its value. ``logits``: the head's int32 accumulators, None where the loss does not read them.
     ``step_macs``: multiply-accumulates of every step.
     """
 
     segments: Segments
-    samples: tuple[Value, ...]
+    sample: Value
     target: Value | None
     args: Value
     result: Value

@@ -1,5 +1,5 @@
 """Addresses for the values of a program."""
 
-from mcugrad.memory.planner import Layout, Lifetime, place
+from mcugrad.memory.planner import Layout, place
 
-__all__ = ["Layout", "Lifetime", "place"]
+__all__ = ["Layout", "place"]

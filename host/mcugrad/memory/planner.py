@@ -1,119 +1,93 @@
-"""Addresses for every value: lifetimes over the straight list of steps, then first fit in several orders, the best kept."""
+"""Addresses for every value of a program, region by region."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from mcugrad.lower.program import Program, Value
+from mcugrad.memory.liveness import Liveness, Over, Piece, liveness
+from mcugrad.memory.offsets import align_up, place_arena
 from mcugrad.plan import Region
 
 
 @dataclass(frozen=True, slots=True)
-class Lifetime:
-    """First and last step (inclusive) at which a value must hold."""
-
-    first: int
-    last: int
-
-    def overlaps(self, other: Lifetime) -> bool:
-        return self.first <= other.last and other.first <= self.last
-
-
-@dataclass(frozen=True, slots=True)
 class Layout:
-    """Where everything is. ``offsets``: bytes into the value's region. ``lower_bound``: the largest sum of live bytes at one step.
+    """Where everything is. ``offsets``: bytes into the region, of every value that is no view.
 
-    ``peak_step`` is the index of that step in Program.steps.
+    ``live``: which bytes of the arena hold when. ``lower_bound``: no arena can be smaller. ``peak_step``: the index in Program.steps of
+    the step that needs so much.
     """
 
     offsets: Mapping[Value, int]
     sizes: Mapping[Region, int]
-    lifetimes: Mapping[Value, Lifetime]
+    live: Liveness
     lower_bound: int
     peak_step: int
+
+    def offset(self, value: Value) -> int:
+        """Bytes into the region, of a value or a view."""
+        return self.offsets[value.root] + value.at
 
 
 REGION_ALIGN = 16
 
 
-def align_up(n: int, align: int) -> int:
-    return -(-n // align) * align
-
-
 def place(program: Program) -> Layout:
     """Give every value of the program an offset in its region."""
-    lifetimes = arena_lifetimes(program)
-    live = live_bytes(lifetimes, len(program.steps))
-    offsets, arena = place_arena(lifetimes)
+    live = liveness(program.steps, program.sample)
+    needed = step_bytes(live, len(program.steps))
+    offsets, arena = place_arena(live)
     sizes = {Region.ARENA: align_up(arena, REGION_ALIGN)}
     for region in (Region.CONST, Region.STATE, Region.IO):
         placed, size = _place_in_line(_values(program, region))
         offsets |= placed
         sizes[region] = align_up(size, REGION_ALIGN)
-    peak = max(range(len(live)), key=lambda k: live[k], default=0)
-    return Layout(offsets, sizes, lifetimes, max(live, default=0), peak)
+    peak = max(range(len(needed)), key=lambda k: needed[k], default=0)
+    return Layout(offsets, sizes, live, max(needed, default=0), peak)
 
 
 def _values(program: Program, region: Region) -> list[Value]:
-    """All values of a region: rng, samples and outputs first, each in a row, then in the order of first use."""
-    named = [v for step in program.steps for v in step.refs.values()]
-    first = [program.rng, *program.samples, program.target, program.args, program.result, *program.outputs]
+    """All values of a region: what host and application touch first, the outputs in a row, then in the order of first use."""
+    named = [v.root for step in program.steps for v in step.refs.values() if v is not None]
+    first = [program.rng, program.sample, program.target, program.args, program.result, *program.outputs]
     return [v for v in dict.fromkeys([*first, *named]) if v is not None and v.region is region]
 
 
-def arena_lifetimes(program: Program) -> dict[Value, Lifetime]:
-    """Lifetime of every ARENA value: from the first step that names it to the last."""
-    found: dict[Value, Lifetime] = {}
-    for k, step in enumerate(program.steps):
-        for value in step.refs.values():
-            if value is not None and value.region is Region.ARENA:
-                found[value] = Lifetime(found[value].first if value in found else k, k)
+def step_bytes(live: Liveness, steps: int) -> list[int]:
+    """Bytes that each step needs at least: all that holds, less what its outputs may share with the inputs that die."""
+    change = [0] * (steps + 1)
+    for found in live.pieces.values():
+        for p in found:
+            change[p.first] += p.hi - p.lo
+            change[p.last + 1] -= p.hi - p.lo
+    needed, now = [], 0
+    for k in range(steps):
+        now += change[k]
+        needed.append(now)
+    for out, overs in _by_output(live.overs).items():
+        shared = sum(_shared(live, over) for over in overs)
+        needed[overs[0].step] -= min(shared, out.nbytes)
+    return needed
+
+
+def _by_output(overs: Iterable[Over]) -> dict[Value, list[Over]]:
+    found: dict[Value, list[Over]] = {}
+    for over in overs:
+        found.setdefault(over.out, []).append(over)
     return found
 
 
-def live_bytes(lifetimes: Mapping[Value, Lifetime], steps: int) -> list[int]:
-    """Bytes that must exist at each step, alignment included."""
-    live = [0] * steps
-    for value, life in lifetimes.items():
-        for k in range(life.first, life.last + 1):
-            live[k] += align_up(value.nbytes, value.align)
-    return live
+def _shared(live: Liveness, over: Over) -> int:
+    """The most bytes that output and input can share."""
+    dying = sum(p.hi - p.lo for p in live.pieces[over.into.root] if p.last == over.step and _in(p, over.into))
+    born = sum(p.hi - p.lo for p in live.pieces[over.out.root] if p.first == over.step and _in(p, over.out))
+    both = over.into.nbytes + over.out.nbytes - max(over.into.nbytes + over.lag, over.out.nbytes)
+    return max(0, min(dying, born, both))
 
 
-_ORDERS: tuple[Callable[[Value, Lifetime], tuple[int, ...]], ...] = (
-    lambda v, t: (-v.nbytes, t.first),
-    lambda v, t: (-v.nbytes * (t.last - t.first + 1), t.first),
-    lambda v, t: (t.first - t.last, -v.nbytes),
-    lambda v, t: (t.first, -v.nbytes),
-    lambda v, t: (-t.last, -v.nbytes),
-)
-
-
-def place_arena(lifetimes: Mapping[Value, Lifetime]) -> tuple[dict[Value, int], int]:
-    """(offsets, bytes) of the best of several first-fit orders. Values that live at the same step never share bytes."""
-    best: tuple[dict[Value, int], int] | None = None
-    for order in _ORDERS:
-        values = sorted(lifetimes, key=lambda v: order(v, lifetimes[v]))
-        placed = _first_fit(values, lifetimes)
-        size = max((offset + v.nbytes for v, offset in placed.items()), default=0)
-        if best is None or size < best[1]:
-            best = placed, size
-    assert best is not None
-    return best
-
-
-def _first_fit(values: Sequence[Value], lifetimes: Mapping[Value, Lifetime]) -> dict[Value, int]:
-    placed: dict[Value, int] = {}
-    for value in values:
-        taken = sorted((placed[v], v.nbytes) for v in placed if lifetimes[v].overlaps(lifetimes[value]))
-        offset = 0
-        for start, nbytes in taken:
-            if offset + value.nbytes <= start:
-                break
-            offset = max(offset, align_up(start + nbytes, value.align))
-        placed[value] = offset
-    return placed
+def _in(piece: Piece, view: Value) -> bool:
+    return view.at <= piece.lo and piece.hi <= view.at + view.nbytes
 
 
 def _place_in_line(values: Sequence[Value]) -> tuple[dict[Value, int], int]:

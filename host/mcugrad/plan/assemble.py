@@ -14,8 +14,8 @@ def assemble(program: Program, layout: Layout) -> bytes:
         arena_bytes=layout.sizes[Region.ARENA],
         state_bytes=layout.sizes[Region.STATE],
         io_bytes=layout.sizes[Region.IO],
-        sample=_ref(program.samples[0], layout),
-        sample_bytes=_span(program.samples, layout),
+        sample=_ref(program.sample, layout),
+        sample_bytes=program.sample.nbytes,
         args=_ref(program.args, layout),
         result=_ref(program.result, layout),
         output=_ref(program.outputs[0], layout),
@@ -35,7 +35,7 @@ def _span(values: tuple[Value, ...], layout: Layout) -> int:
 
 
 def _ref(value: Value, layout: Layout) -> int:
-    return ref(value.region, layout.offsets[value])
+    return ref(value.region, layout.offset(value))
 
 
 def _record(step: Draft, layout: Layout) -> bytes:
