@@ -7,17 +7,22 @@ from pathlib import Path
 
 from mcugrad.autodiff import Loss, TrainGraph, differentiate, only_predict, parse_scheme
 from mcugrad.graph import Graph
-from mcugrad.graph.edit import replace_head
+from mcugrad.graph.edit import replace_head, with_weights
 from mcugrad.graph.normalize import normalize
+from mcugrad.graph.permute import ChannelOrder, Channels, in_model_order, order_by_norm
 from mcugrad.importer import read_model
 from mcugrad.lower import Options, Program, lower
+from mcugrad.lower.read_back import trained_weights
 from mcugrad.memory import Layout, place
 from mcugrad.plan.assemble import assemble
 
 
 @dataclass(frozen=True, slots=True)
 class Compiled:
-    """Every stage's result, from the user's model to the plan's bytes. ``fresh_head``: the model's last layer was replaced."""
+    """Every stage's result, from the user's model to the plan's bytes. ``fresh_head``: the model's last layer was replaced.
+
+    ``order``: how the channels of ``train.graph`` stand differently from the model's.
+    """
 
     model: Graph
     fresh_head: bool
@@ -25,27 +30,45 @@ class Compiled:
     program: Program
     layout: Layout
     plan: bytes
+    order: ChannelOrder
+
+    def trained_model(self, state: bytes) -> Graph:
+        """The model, its channels as they came, with the trained values of a STATE. Raises PlanError for a STATE of another size."""
+        return with_weights(self.model, in_model_order(self.order, trained_weights(self.train.graph, self.program, self.layout, state)))
 
 
 def compile_model(
-    path: Path, scheme: str | None, classes: int | None = None, options: Options | None = None, loss: Loss | None = None
+    path: Path,
+    scheme: str | None,
+    classes: int | None = None,
+    options: Options | None = None,
+    loss: Loss | None = None,
+    channels: Channels = Channels.FIRST,
 ) -> Compiled:
     """Compile a plan for a model file. ``classes`` asks for a fresh head of that many outputs; without a scheme the plan only predicts.
 
-    Without ``loss`` the end of the model says which.
+    Without ``loss`` the end of the model says which. ``channels``: those that a share of a layer trains.
     """
     model = read_model(path)
     if classes is not None:
-        return compile_graph(replace_head(model, classes), scheme, options, loss, fresh_head=True)
-    return compile_graph(model, scheme, options, loss)
+        return compile_graph(replace_head(model, classes), scheme, options, loss, fresh_head=True, channels=channels)
+    return compile_graph(model, scheme, options, loss, channels=channels)
 
 
 def compile_graph(
-    model: Graph, scheme: str | None, options: Options | None = None, loss: Loss | None = None, *, fresh_head: bool = False
+    model: Graph,
+    scheme: str | None,
+    options: Options | None = None,
+    loss: Loss | None = None,
+    *,
+    fresh_head: bool = False,
+    channels: Channels = Channels.FIRST,
 ) -> Compiled:
     """Compile a plan for a graph."""
     graph = normalize(model)
-    train = differentiate(graph, parse_scheme(scheme, graph), loss) if scheme is not None else only_predict(graph)
+    wanted = parse_scheme(scheme, graph) if scheme is not None else None
+    graph, order = order_by_norm(graph, wanted.slices(graph) if wanted and channels is Channels.NORM else {})
+    train = differentiate(graph, wanted, loss) if wanted else only_predict(graph)
     program = lower(train, options)
     layout = place(program)
-    return Compiled(model, fresh_head, train, program, layout, assemble(program, layout))
+    return Compiled(model, fresh_head, train, program, layout, assemble(program, layout), order)

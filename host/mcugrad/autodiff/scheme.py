@@ -28,6 +28,11 @@ class Scheme:
         """Numbers of all layers that are trained in part."""
         return frozenset(self.weights) | self.biases
 
+    def slices(self, graph: Graph) -> dict[int, int]:
+        """Layer number -> how many of its channels are trained, of the layers whose weights are trained in part."""
+        counts = {k: trained_channels(graph, graph.layers[k], share) for k, share in self.weights.items()}
+        return {k: n for k, n in counts.items() if n < graph.tensors[graph.layers[k].inputs[1]].shape[-1]}
+
     def describe(self, graph: Graph) -> str:
         """The scheme in the words of --train, with every layer by name."""
         names = [op.name for op in graph.layers]

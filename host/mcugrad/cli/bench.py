@@ -14,6 +14,7 @@ from mcugrad.board import open_board
 from mcugrad.cli.common import (
     Output,
     board_option,
+    channels_option,
     classes_option,
     command,
     group_digits,
@@ -25,6 +26,7 @@ from mcugrad.cli.common import (
     weight_bytes,
 )
 from mcugrad.errors import UnavailableError
+from mcugrad.graph.permute import Channels
 from mcugrad.link import Region, Session
 from mcugrad.lower import Options
 from mcugrad.pipeline import Compiled, compile_model
@@ -48,13 +50,16 @@ class StepCost:
 @model_argument
 @board_option
 @scheme_option
+@channels_option
 @classes_option
 @rounding_option
 @loss_option
 @command
-def bench(output: Output, model: Path, board: str, scheme: str, classes: int | None, rounding: str, loss: str) -> dict[str, Any]:
+def bench(
+    output: Output, model: Path, board: str, scheme: str, channels: str, classes: int | None, rounding: str, loss: str
+) -> dict[str, Any]:
     """Run one training step of MODEL on a board and show what each step costs: instructions where it is emulated, else cycles or time."""
-    compiled = compile_model(model, scheme, classes, Options(ws=weight_bytes(rounding)), loss_of(loss))
+    compiled = compile_model(model, scheme, classes, Options(ws=weight_bytes(rounding)), loss_of(loss), Channels(channels))
     with open_board(board) as (opened, transport):
         session = Session(transport)
         caps = session.hello()

@@ -12,6 +12,7 @@ from mcugrad.board import find_board
 from mcugrad.cli.common import (
     Output,
     board_option,
+    channels_option,
     classes_option,
     command,
     group_digits,
@@ -21,6 +22,7 @@ from mcugrad.cli.common import (
     scheme_option,
     weight_bytes,
 )
+from mcugrad.graph.permute import Channels
 from mcugrad.lower import Options
 from mcugrad.pipeline import compile_model
 from mcugrad.plan.c_array import c_array
@@ -32,13 +34,14 @@ from mcugrad.training.checkpoint import write_atomic
 @click.argument("model", required=False, type=click.Path(path_type=Path))
 @board_option
 @scheme_option
+@channels_option
 @classes_option
 @rounding_option
 @loss_option
 @click.option("--out", type=click.Path(path_type=Path), default=Path("mcugrad-build"), show_default=True, help="Folder for the files.")
 @command
 def build(
-    output: Output, model: Path | None, board: str, scheme: str, classes: int | None, rounding: str, loss: str, out: Path
+    output: Output, model: Path | None, board: str, scheme: str, channels: str, classes: int | None, rounding: str, loss: str, out: Path
 ) -> dict[str, Any]:
     """Build the trainer firmware of a board; with MODEL also its plan: plan.bin, and plan.h for an application of your own."""
     target = find_board(board)
@@ -49,7 +52,7 @@ def build(
     output.say(f"{elf}: flash {group_digits(image.flash_bytes)} bytes, static RAM {group_digits(image.static_ram_bytes)} bytes")
     files = {"firmware": str(elf)}
     if model is not None:
-        compiled = compile_model(model, scheme, classes, Options(ws=weight_bytes(rounding)), loss_of(loss))
+        compiled = compile_model(model, scheme, classes, Options(ws=weight_bytes(rounding)), loss_of(loss), Channels(channels))
         require_fit(report(compiled, target))
         write_atomic(out / "plan.bin", compiled.plan)
         write_atomic(out / "plan.h", c_array(compiled.plan).encode())

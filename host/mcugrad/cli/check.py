@@ -13,6 +13,7 @@ from mcugrad.board import open_board
 from mcugrad.cli.common import (
     Output,
     board_option,
+    channels_option,
     classes_option,
     command,
     load_data,
@@ -25,6 +26,7 @@ from mcugrad.cli.common import (
 )
 from mcugrad.cli.progress import bar
 from mcugrad.data import DataSet
+from mcugrad.graph.permute import Channels
 from mcugrad.link import Session
 from mcugrad.lower import Options
 from mcugrad.pipeline import compile_model
@@ -38,6 +40,7 @@ from mcugrad.training.run import train
 @click.option("--data", required=True, type=click.Path(path_type=Path), help=".npz with x (N, …) and y (N,).")
 @board_option
 @scheme_option
+@channels_option
 @classes_option
 @rounding_option
 @loss_option
@@ -53,6 +56,7 @@ def check(
     data: Path,
     board: str,
     scheme: str,
+    channels: str,
     classes: int | None,
     rounding: str,
     loss: str,
@@ -64,7 +68,7 @@ def check(
 
     Fails with exit code 7 at the first byte that differs, or where a gradient's cosine with the float gradient is under its bound.
     """
-    compiled = compile_model(model, scheme, classes, Options(ws=weight_bytes(rounding)), loss_of(loss))
+    compiled = compile_model(model, scheme, classes, Options(ws=weight_bytes(rounding)), loss_of(loss), Channels(channels))
     dataset = _some(load_data(output, data, compiled), settle + steps)
     recipe = Recipe(epochs=-(-(settle + steps) // len(dataset.x)), lr=lr, schedule="constant", skip=0.0, seed=1)
     with open_board(board) as (_, transport):

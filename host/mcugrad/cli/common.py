@@ -17,6 +17,7 @@ from mcugrad import data as datasets
 from mcugrad.autodiff import Loss
 from mcugrad.data import DataSet
 from mcugrad.errors import McugradError, UsageError
+from mcugrad.graph.permute import Channels
 from mcugrad.pipeline import Compiled
 from mcugrad.training.run import classes_of
 
@@ -111,6 +112,13 @@ rounding_option = click.option(
     default="residual",
     show_default=True,
     help="Trained weights: 16 bits with a residual plane, or int8 with stochastic rounding (half the memory).",
+)
+channels_option = click.option(
+    "--channels",
+    type=click.Choice([c.value for c in Channels]),
+    default=Channels.FIRST.value,
+    show_default=True,
+    help="Which channels weights:NAME:RATIO trains: the first, or those with the largest weights.",
 )
 
 

@@ -9,7 +9,6 @@ import click
 
 from mcugrad.cli.common import Output, command, model_argument
 from mcugrad.exporter import model_bytes
-from mcugrad.lower.read_back import apply_state
 from mcugrad.training.checkpoint import write_atomic
 from mcugrad.training.resume import compile_for
 
@@ -22,6 +21,6 @@ from mcugrad.training.resume import compile_for
 def export(output: Output, model: Path, checkpoint: Path, out: Path) -> dict[str, Any]:
     """Put the trained weights of a checkpoint into MODEL and write it as .tflite or .onnx."""
     compiled, state = compile_for(model, checkpoint)
-    write_atomic(out, model_bytes(apply_state(compiled.model, compiled.program, compiled.layout, state), out.suffix))
+    write_atomic(out, model_bytes(compiled.trained_model(state), out.suffix))
     output.say(f"wrote {out}")
     return {"model": str(model), "checkpoint": str(checkpoint), "out": str(out), "bytes": out.stat().st_size}

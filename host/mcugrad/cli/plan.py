@@ -12,6 +12,7 @@ from mcugrad.board import find_board
 from mcugrad.cli.common import (
     Output,
     board_option,
+    channels_option,
     classes_option,
     command,
     group_digits,
@@ -22,6 +23,7 @@ from mcugrad.cli.common import (
     scheme_option,
     weight_bytes,
 )
+from mcugrad.graph.permute import Channels
 from mcugrad.lower import Options
 from mcugrad.pipeline import compile_model
 from mcugrad.report import PlanReport, report, require_fit
@@ -32,16 +34,17 @@ from mcugrad.training.checkpoint import write_atomic
 @model_argument
 @board_option
 @scheme_option
+@channels_option
 @classes_option
 @rounding_option
 @loss_option
 @click.option("--out", type=click.Path(path_type=Path), help="Write the plan's bytes here.")
 @command
 def plan(
-    output: Output, model: Path, board: str, scheme: str, classes: int | None, rounding: str, loss: str, out: Path | None
+    output: Output, model: Path, board: str, scheme: str, channels: str, classes: int | None, rounding: str, loss: str, out: Path | None
 ) -> dict[str, Any]:
     """Compile a training plan for MODEL and show its memory, flash and work on a board."""
-    compiled = compile_model(model, scheme, classes, Options(ws=weight_bytes(rounding)), loss_of(loss))
+    compiled = compile_model(model, scheme, classes, Options(ws=weight_bytes(rounding)), loss_of(loss), Channels(channels))
     r = report(compiled, find_board(board))
     show_report(output, r)
     require_fit(r)

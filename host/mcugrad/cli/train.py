@@ -19,6 +19,7 @@ from mcugrad.cli.common import (
     Interrupted,
     Output,
     board_option,
+    channels_option,
     classes_option,
     command,
     group_digits,
@@ -34,6 +35,7 @@ from mcugrad.cli.plan import show_report
 from mcugrad.cli.progress import bar, training_bar
 from mcugrad.data import DataSet
 from mcugrad.errors import DivergedError, McugradError, UsageError
+from mcugrad.graph.permute import Channels
 from mcugrad.link import Caps, Session
 from mcugrad.lower import Options
 from mcugrad.pipeline import Compiled, compile_model
@@ -77,6 +79,7 @@ class _Run:
 @click.option("--eval", "eval_data", type=click.Path(path_type=Path), help="Held-out set for the accuracy before and after.")
 @board_option
 @scheme_option
+@channels_option
 @classes_option
 @click.option("--epochs", type=int, default=5, show_default=True)
 @click.option("--lr", type=float, help="Learning rate in real units.  [default: 0.1 for a fresh head, else 0.01]")
@@ -95,6 +98,7 @@ def train(
     eval_data: Path | None,
     board: str,
     scheme: str,
+    channels: str,
     classes: int | None,
     epochs: int,
     lr: float | None,
@@ -112,7 +116,7 @@ def train(
     """
     recipe = Recipe(epochs, (FRESH_LR if classes else TRAINED_LR) if lr is None else lr, schedule, skip if loss != "mse" else 0.0, seed)
     _require_name(out, model)
-    compiled = compile_model(model, scheme, classes, Options(weight_bytes(rounding), seed), loss_of(loss))
+    compiled = compile_model(model, scheme, classes, Options(weight_bytes(rounding), seed), loss_of(loss), Channels(channels))
     dataset = load_data(output, data, compiled)
     held_out = load_data(output, eval_data, compiled) if eval_data else None
     files = Files.beside(out)

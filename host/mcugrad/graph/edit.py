@@ -127,14 +127,14 @@ def _zero_bias(graph: Graph, op: Op, w: Tensor, name: str) -> Tensor:
 
 
 def _with_weight(graph: Graph, layer: str, tensor: Tensor) -> Graph:
-    return _with_operand(graph, layer, 1, tensor)
+    return with_operand(graph, layer, 1, tensor)
 
 
 def _with_bias(graph: Graph, layer: str, tensor: Tensor) -> Graph:
-    return _with_operand(graph, layer, 2, tensor)
+    return with_operand(graph, layer, 2, tensor)
 
 
-def _with_operand(graph: Graph, layer: str, slot: int, tensor: Tensor) -> Graph:
+def with_operand(graph: Graph, layer: str, slot: int, tensor: Tensor) -> Graph:
     """Put a tensor into a slot of a layer: in the place of the old one, or behind all where there is none or another op reads it too."""
     op = next(op for op in graph.ops if op.name == layer)
     old = op.inputs[slot] if slot < len(op.inputs) else None

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import numpy as np
-import numpy.typing as npt
 
 from mcugrad.errors import PlanError
 from mcugrad.graph import DwConv2D, Graph
-from mcugrad.graph.edit import with_weights
+from mcugrad.graph.edit import Bias, Weights, with_weights
 from mcugrad.lower.program import Program, TrainedLayer, Value
 from mcugrad.lower.weights import bias_values, read_layer, trained_values
 from mcugrad.memory.planner import Layout
@@ -15,20 +14,24 @@ from mcugrad.plan import Region
 
 
 def apply_state(graph: Graph, program: Program, layout: Layout, state: bytes) -> Graph:
-    """The graph with the trained values of a STATE in place. ``graph`` may be the model or its normalized form.
+    """The graph of the plan with the trained values of a STATE in place. (The model: ``Compiled.trained_model``.)
 
-    Dead channels, which lowering may have folded, keep what the model has.
+    ``graph`` may be the model where its channels were not reordered. Raises PlanError where STATE has another size than the plan's.
+    """
+    return with_weights(graph, trained_weights(graph, program, layout, state))
 
-    Raises PlanError where STATE has another size than the plan's.
+
+def trained_weights(graph: Graph, program: Program, layout: Layout, state: bytes) -> dict[str, tuple[Weights, Bias | None]]:
+    """Layer -> (weights in the graph's layout, bias or None where it is not trained) of the layers that are trained.
+
+    Dead channels, which lowering may have folded, keep what the graph has. Raises PlanError where STATE has another size than the plan's.
     """
     if len(state) != layout.sizes[Region.STATE]:
         raise PlanError(f"STATE has {len(state)} bytes, the plan's has {layout.sizes[Region.STATE]}", "this checkpoint is of another plan")
-    return with_weights(graph, {t.name: _layer_values(graph, t, layout, state) for t in program.trained})
+    return {t.name: _layer_values(graph, t, layout, state) for t in program.trained}
 
 
-def _layer_values(
-    graph: Graph, trained: TrainedLayer, layout: Layout, state: bytes
-) -> tuple[npt.NDArray[np.int8], npt.NDArray[np.int32] | None]:
+def _layer_values(graph: Graph, trained: TrainedLayer, layout: Layout, state: bytes) -> tuple[Weights, Bias | None]:
     op = graph.layers[trained.layer]
     layer = read_layer(graph, op)
     w, alive = layer.w.copy(), ~layer.dead

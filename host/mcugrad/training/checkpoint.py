@@ -26,6 +26,7 @@ class Checkpoint:
     ws: int
     seed: int
     state: bytes
+    channels: str = "first"
 
 
 def write_atomic(path: Path, data: bytes) -> None:

@@ -11,7 +11,8 @@ from typing import Any, TextIO
 
 from mcugrad.errors import UsageError
 from mcugrad.exporter import model_bytes
-from mcugrad.lower.read_back import apply_state, unchanged_weights
+from mcugrad.graph.permute import Channels
+from mcugrad.lower.read_back import unchanged_weights
 from mcugrad.pipeline import Compiled
 from mcugrad.plan import decode
 from mcugrad.training.checkpoint import Checkpoint, write_atomic, write_checkpoint
@@ -98,10 +99,13 @@ def save(compiled: Compiled, state: bytes, seed: int, files: Files) -> None:
     trained = compiled.program.trained
     scheme = compiled.train.scheme.describe(compiled.train.graph)
     classes = compiled.program.classes if compiled.fresh_head else None
-    write_atomic(files.model, model_bytes(apply_state(compiled.model, compiled.program, compiled.layout, state), files.model.suffix))
+    write_atomic(files.model, model_bytes(compiled.trained_model(state), files.model.suffix))
     assert compiled.train.loss is not None
     loss, ws = compiled.train.loss.value, trained[0].ws
-    write_checkpoint(files.checkpoint, Checkpoint(header.plan_crc, header.model_hash, scheme, classes, loss, ws, seed, state))
+    channels = Channels.NORM if compiled.order else Channels.FIRST  # the same plan where nothing was reordered
+    write_checkpoint(
+        files.checkpoint, Checkpoint(header.plan_crc, header.model_hash, scheme, classes, loss, ws, seed, state, channels.value)
+    )
 
 
 def draw(steps: Sequence[Step], epochs: int, title: str, files: Files) -> None:

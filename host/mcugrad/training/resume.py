@@ -6,6 +6,7 @@ from pathlib import Path
 
 from mcugrad.autodiff import Loss
 from mcugrad.errors import PlanError
+from mcugrad.graph.permute import Channels
 from mcugrad.importer import read_model
 from mcugrad.lower import Options
 from mcugrad.pipeline import Compiled, compile_model
@@ -21,7 +22,7 @@ def compile_for(model: Path, checkpoint: Path) -> tuple[Compiled, bytes]:
         raise PlanError(
             f"{checkpoint} was trained from model {saved.model_hash:08x}, {model} is {found:08x}", "give the model it was trained from"
         )
-    compiled = compile_model(model, saved.scheme, saved.classes, Options(saved.ws, saved.seed), Loss(saved.loss))
+    compiled = compile_model(model, saved.scheme, saved.classes, Options(saved.ws, saved.seed), Loss(saved.loss), Channels(saved.channels))
     made = decode(compiled.plan).header.plan_crc
     if made != saved.plan_crc:
         raise PlanError(
