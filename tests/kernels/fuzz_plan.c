@@ -72,7 +72,7 @@ static int64_t scalar(const char *name, int64_t lo, int64_t hi)
 {
     if (dice(16) == 0)
         return any_scalar(lo, hi);
-    if (IS_ONE_OF(name, "bp", "bc", "rounding", "has_skip", "has_mask", "has_fill", "max", "second"))
+    if (IS_ONE_OF(name, "bp", "bc", "rounding", "has_skip", "has_mask", "has_bits", "has_fill", "max", "second"))
         return dice(2);
     if (IS_ONE_OF(name, "asign", "bsign", "sign"))
         return dice(2) ? 1 : -1;
@@ -82,6 +82,8 @@ static int64_t scalar(const char *name, int64_t lo, int64_t hi)
         return (int64_t)dice(62) - 31;
     if (IS_ONE_OF(name, "xn", "yn"))
         return dice(200);
+    if (IS_ONE_OF(name, "af", "bf"))
+        return dice(10);
     if (IS_ONE_OF(name, "g"))
         return 1 + dice(3);
     return any_scalar(lo, hi);
@@ -246,8 +248,8 @@ static void run_plan(const struct mg_ctx *regions, const char *folder)
         fill((uint8_t *)mg_target(&ctx), mg_target_bytes(&ctx));
         mg_predict(&ctx);
         for (int k = 0; k < 3; k++)
-            if (mg_train(&ctx, (uint16_t)dice(5), 0.01f, 0.0f, NULL) != MG_OK)
-                continue;
+            if (mg_train(&ctx, (uint16_t)dice(5), 0.01f, 0.0f, NULL) == MG_OK)
+                mg_commit(&ctx);
     }
     free(memory);
     free(plan);

@@ -24,6 +24,8 @@ channels = st.sampled_from([1, 2, 3, 4, 5, 7, 8, 15, 16, 17, 31, 33])
 zero_points = st.sampled_from([-128, 127, 0]) | st.integers(-128, 127)
 positive_q31 = st.sampled_from([0, 1, 2**30, 2**31 - 1]) | st.integers(2**30, 2**31 - 1)
 fraction_bits = st.sampled_from([0, 8, 16]) | st.integers(0, 16)
+low_bits = st.sampled_from([0, 0, 7]) | st.integers(0, 7)
+"""af of an update: fraction bits below the weight."""
 factors = st.tuples(positive_q31, st.integers(-12, 1) | st.integers(-31, 30))
 """(mult, shift) as mg_requant has them."""
 lengths = channels | st.integers(1, 300)
@@ -81,8 +83,8 @@ def planes(draw: Draw) -> Scalars:
     return {"ws": draw(st.integers(1, 2)), "bf": draw(fraction_bits), "zx": draw(zero_points)}
 
 
-def epilogue(draw: Draw) -> Scalars:
-    """The scalars of SPEC.md 3.5, mostly such that errors land around ±127."""
+def scales(draw: Draw) -> Scalars:
+    """The scalars of SPEC.md 3.5 without the clamp mask, mostly such that errors land around ±127."""
     far = st.sampled_from([-32768, -100, 0, 1, 62, 63, 100, 32767])
     edges = st.sampled_from([-32768, -129, -128, -1, 0, 1, 127, 128, 32767])
     return {
@@ -93,5 +95,15 @@ def epilogue(draw: Draw) -> Scalars:
         "lo": draw(edges),
         "hi": draw(edges),
         "has_skip": draw(st.integers(0, 1)),
-        "has_mask": draw(st.integers(0, 1)),
     }
+
+
+def epilogue(draw: Draw) -> Scalars:
+    """The scalars of SPEC.md 3.5: no mask, one from x, or one of bits."""
+    has_mask, has_bits = draw(st.sampled_from([(0, 0), (1, 0), (0, 1)]))
+    return scales(draw) | {"has_mask": has_mask, "has_bits": has_bits}
+
+
+def epilogue_of_own_x(draw: Draw) -> Scalars:
+    """The same of a kind that reads x for its error anyway, and so has no bits."""
+    return scales(draw) | {"has_mask": draw(st.integers(0, 1))}

@@ -5,14 +5,15 @@ from __future__ import annotations
 import numpy as np
 from harness import Array, check
 from hypothesis import strategies as st
-from strategies import Draw, Scalars, channels, fraction_bits, sweep
+from strategies import Draw, Scalars, channels, fraction_bits, part, sweep
 
 from mcugrad.ref.memory import DTYPES
 
 
 @st.composite
 def update(draw: Draw) -> Scalars:
-    return {"n": draw(st.integers(1, 60)), "o": draw(channels), "bf": draw(fraction_bits)}
+    bf = draw(fraction_bits)
+    return {"n": draw(st.integers(1, 60)), "o": draw(channels), "bf": bf, "af": part(draw, min(bf, 15))}
 
 
 test_upd_s32, test_upd_s32_more = sweep("bias_upd_s32", update())

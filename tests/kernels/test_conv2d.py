@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from hypothesis import strategies as st
-from strategies import Draw, Scalars, channels, epilogue, output, part, planes, sweep, window, zero_points
+from strategies import Draw, Scalars, channels, epilogue, low_bits, output, part, planes, sweep, window, zero_points
 
 
 @st.composite
@@ -25,12 +25,12 @@ def error(draw: Draw) -> Scalars:
 
 @st.composite
 def q16(draw: Draw) -> Scalars:
-    return draw(shape()) | {"zx": draw(zero_points)}
+    return draw(shape()) | {"zx": draw(zero_points), "af": draw(low_bits)}
 
 
 @st.composite
 def sr8(draw: Draw) -> Scalars:
-    return draw(q16()) | {"stream": draw(st.integers(0, 65535))}
+    return draw(shape()) | {"zx": draw(zero_points), "stream": draw(st.integers(0, 65535))}
 
 
 test_fwd_s8, test_fwd_s8_more = sweep("conv2d_fwd_s8", forward())

@@ -9,7 +9,7 @@ from strategies import Scalars
 
 from mcugrad.ref.memory import DTYPES
 
-EXACT = {"mult": 2**30, "skip_mult": 0, "skip_shift": 0, "lo": 0, "hi": 0, "has_skip": 0, "has_mask": 0}
+EXACT = {"mult": 2**30, "skip_mult": 0, "skip_shift": 0, "lo": 0, "hi": 0, "has_skip": 0, "has_mask": 0, "has_bits": 0}
 ADD = EXACT | {"sign": 1}
 
 

@@ -40,7 +40,7 @@ test_bwd_x_s8, test_bwd_x_s8_more = sweep("minmax_bwd_x_s8", error(), operands)
 def test_a_tie_belongs_to_the_first_operand(largest: int) -> None:
     none = np.zeros(1, DTYPES["mg_exponent"])
     given = {"a": np.array([7, 1], np.int8), "b": np.array([7, 2], np.int8), "dy": np.array([100, 100], np.int8), "ry": none, "rx": none}
-    k = {"mult": 2**30, "skip_mult": 0, "shift": 42, "skip_shift": 0, "lo": 0, "hi": 0, "has_skip": 0, "has_mask": 0}
+    k = {"mult": 2**30, "skip_mult": 0, "shift": 42, "skip_shift": 0, "lo": 0, "hi": 0, "has_skip": 0, "has_mask": 0, "has_bits": 0}
     k |= {"p": 1, "c": 2, "bp": 1, "bc": 1, "max": largest}
     first, second = ([100, 0], [0, 100]) if largest else ([100, 100], [0, 0])
     assert check("minmax_bwd_x_s8", k | {"second": 0}, 1, given)["dx"].tolist() == first

@@ -56,7 +56,7 @@ def plan() -> bytes:
         target_bytes=OUTPUTS,
         model_hash=0,
     )
-    segments = [[forward], [kind["requant_fwd_s8"].pack(codes)], [kind["mse_s32"].pack(loss)], backward]
+    segments = [[forward], [kind["requant_fwd_s8"].pack(codes)], [kind["mse_s32"].pack(loss)], backward, []]
     return encode(interface, segments, const, np.full(68, 0, np.uint8).tobytes())
 
 

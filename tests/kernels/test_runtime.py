@@ -78,37 +78,38 @@ def test_a_good_plan_is_accepted_and_its_hash_is_that_of_ops_def() -> None:
 
 
 def test_the_sample_may_be_in_the_arena() -> None:
-    assert init(set_u32(72, ref(Region.ARENA, HEAD.arena_bytes - 4)))[0] == 0
+    assert init(set_u32(76, ref(Region.ARENA, HEAD.arena_bytes - 4)))[0] == 0
 
 
 @pytest.mark.parametrize(
     ("plan", "code", "value", "limit"),
     [
-        pytest.param(PLAN[:100], "SIZE", 112, 100, id="cut in the header"),
+        pytest.param(PLAN[:100], "SIZE", 116, 100, id="cut in the header"),
         pytest.param(PLAN[:-16], "SIZE", len(PLAN), len(PLAN) - 16, id="cut at the end"),
         pytest.param(bytes(256), "MAGIC", 0, 0x4C50474D, id="zero bytes"),
-        pytest.param(set_bytes(PLAN, 4, b"\2"), "VERSION", 2, 1, id="a later format"),
-        pytest.param(set_bytes(PLAN, 6, b"\x80"), "HEADER", 128, 112, id="a longer header"),
+        pytest.param(set_bytes(PLAN, 4, b"\3"), "VERSION", 3, 2, id="a later format"),
+        pytest.param(set_bytes(PLAN, 6, b"\x80"), "HEADER", 128, 116, id="a longer header"),
         pytest.param(set_bytes(PLAN, 8, b"\0\0\0\0"), "OPS", 0, ops_hash(), id="another ops.def"),
         pytest.param(set_bytes(PLAN, len(PLAN) - 1, b"\x55"), "CRC", None, HEAD.plan_crc, id="a flipped byte"),
         pytest.param(set_u32(40, len(PLAN)), "SIZE", HEAD.const_offset + len(PLAN), len(PLAN), id="CONST longer than the plan"),
         pytest.param(set_u32(36, HEAD.const_offset + 4), "ALIGN", HEAD.const_offset + 4, 16, id="CONST not aligned"),
         pytest.param(set_u32(44, HEAD.const_offset), "HEADER", HEAD.const_offset, None, id="STATE over CONST"),
         pytest.param(set_u32(24, 2**30 + 4), "SIZE", 2**30 + 4, 2**30, id="an ARENA that offsets cannot reach"),
-        pytest.param(set_u32(68, HEAD.steps_bytes - 4), "RECORD", 8, 4, id="steps cut in the last record"),
+        pytest.param(set_u32(72, HEAD.steps_bytes - 4), "RECORD", 8, 4, id="steps cut in the last record"),
         pytest.param(set_u32(64, 2), "SIZE", HEAD.steps_bytes - 8, HEAD.steps_bytes, id="bytes behind the last step"),
-        pytest.param(set_u32(72, ref(Region.STATE, 0)), "REF", 2 << 30, 3 << 30, id="the sample in STATE"),
-        pytest.param(set_u32(72, ref(Region.CONST, 0)), "REF", 1 << 30, 3 << 30, id="the sample in CONST"),
+        pytest.param(set_u32(68, 1), "RECORD", 4, 0, id="a commit step that is not there"),
+        pytest.param(set_u32(76, ref(Region.STATE, 0)), "REF", 2 << 30, 3 << 30, id="the sample in STATE"),
+        pytest.param(set_u32(76, ref(Region.CONST, 0)), "REF", 1 << 30, 3 << 30, id="the sample in CONST"),
         pytest.param(
-            set_u32(72, ref(Region.ARENA, HEAD.arena_bytes - 3)),
+            set_u32(76, ref(Region.ARENA, HEAD.arena_bytes - 3)),
             "REF",
             HEAD.arena_bytes + 1,
             HEAD.arena_bytes,
             id="a sample that leaves ARENA",
         ),
-        pytest.param(set_u32(76, HEAD.io_bytes + 1), "REF", HEAD.io_bytes + 1, HEAD.io_bytes, id="a sample longer than IO"),
-        pytest.param(set_u32(80, HEAD.args + 2), "ALIGN", HEAD.args + 2, 4, id="args not aligned"),
-        pytest.param(set_u32(104, 7), "HEADER", 7, 0, id="a reserved word"),
+        pytest.param(set_u32(80, HEAD.io_bytes + 1), "REF", HEAD.io_bytes + 1, HEAD.io_bytes, id="a sample longer than IO"),
+        pytest.param(set_u32(84, HEAD.args + 2), "ALIGN", HEAD.args + 2, 4, id="args not aligned"),
+        pytest.param(set_u32(108, 7), "HEADER", 7, 0, id="a reserved word"),
     ],
 )
 def test_a_damaged_plan_is_refused_with_value_and_limit(plan: bytes, code: str, value: int | None, limit: int | None) -> None:

@@ -43,14 +43,14 @@ def test_stochastic_rounding_of_very_small_steps(power: int) -> None:
 
 
 def test_a_zero_learning_rate_changes_nothing() -> None:
-    k = {"n": 1, "i": 2, "it": 2, "o": 2, "zx": 0}
+    k = {"n": 1, "i": 2, "it": 2, "o": 2, "zx": 0, "af": 0}
     contents = given(1, 2, 2, 1.0, np.array([0x7FFF, -0x7F00, 5, -5], np.int16))
     contents["args"] = np.array([(0, 0, 0, 0)], DTYPES["mg_args"])
     assert check("linear_upd_q16", k, 1, contents)["wt"].tolist() == [0x7FFF, -0x7F00, 5, -5]
 
 
 def test_weights_saturate() -> None:
-    k = {"n": 1, "i": 1, "it": 1, "o": 2, "zx": 127}
+    k = {"n": 1, "i": 1, "it": 1, "o": 2, "zx": 127, "af": 0}
     contents = given(1, 2, 1, 1e6, np.array([0, 0], np.int16))
     contents["dy"] = np.array([100, -100], np.int8)
     assert check("linear_upd_q16", k, 1, contents)["wt"].tolist() == [127 * 256 + 255, -127 * 256]

@@ -112,7 +112,8 @@ def test_b28_no_row_of_a_convolutions_error_is_shifted(size: int, stride: int) -
             k = {"h": 7, "w": 9, "i": 2, "o": 3, "g": 1, "it": 0, "r": size, "s": 1 + size % 4, "sh": stride, "sw": 1 + stride % 3}
             k |= {"dh": 1, "dw": 1, "pt": pt, "pl": pl}
             k |= {"p": (k["h"] + 2 * pt - k["r"]) // k["sh"] + 1, "q": (k["w"] + 2 * pl - k["s"]) // k["sw"] + 1}
-            exact = {"mult": 2**30, "shift": 42, "skip_mult": 0, "skip_shift": 0, "lo": 0, "hi": 0, "has_skip": 0, "has_mask": 0, "ws": 1}
+            exact = {"mult": 2**30, "shift": 42, "skip_mult": 0, "skip_shift": 0, "lo": 0, "hi": 0, "ws": 1}
+            exact |= {"has_skip": 0, "has_mask": 0, "has_bits": 0}
             given = {
                 "dy": rng.integers(-7, 8, k["p"] * k["q"] * 3).astype(np.int8),
                 "wf": rng.integers(-127, 128, 3 * k["r"] * k["s"] * 2).astype(np.int8),
