@@ -550,7 +550,7 @@ def _evaluate_pair(graph: Graph, op: Op, values: Mapping[int, Int8]) -> npt.NDAr
 def _evaluate_prelu(graph: Graph, op: Op, values: Mapping[int, Int8]) -> Ints:
     xq, aq, yq = _quant(graph.read(op)), _quant(graph.read(op, 1)), _quant(graph.tensors[op.outputs[0]])
     p = quant.prelu_params(xq.scale[0], aq.scale[0], yq.scale[0])
-    v = values[op.inputs[0]].astype(np.int64) - xq.zero_point
+    v = values[op.inputs[0]].astype(np.int64).reshape(graph.read(op).shape) - xq.zero_point
     alpha = values[op.inputs[1]].astype(np.int64).reshape(-1) - aq.zero_point
     above, below = requant(v, p.pm, p.psh, graph.rounding), requant(v * alpha, p.nm, p.nsh, graph.rounding)
     return clamp(yq.zero_point + np.where(v >= 0, above, below), -128, 127)

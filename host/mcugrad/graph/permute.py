@@ -112,7 +112,8 @@ def order_by_norm(graph: Graph, slices: Mapping[int, int]) -> tuple[Graph, Chann
             before = scores.get(classes.of[tensor])
             scores[classes.of[tensor]] = share if before is None else before + share
         else:
-            notes.append(f"{op.name} trains its first {count} channels: {graph.tensors[tensor].name} cannot be reordered, {why}")
+            name = graph.tensors[tensor].name
+            notes.append(f"{op.name} trains its first {count} channels: those of {name} cannot be reordered, {why}")
     orders = {c: tuple(map(int, np.argsort(-score, kind="stable"))) for c, score in scores.items()}
     permuted, order = permute(graph, classes, orders)
     return replace(permuted, notes=(*permuted.notes, *notes)), order
@@ -121,7 +122,7 @@ def order_by_norm(graph: Graph, slices: Mapping[int, int]) -> tuple[Graph, Chann
 def _spans_positions(graph: Graph, op: Op) -> str | None:
     """A fully connected layer on a flattened map: its inputs are positions times channels, and a slice of them is no set of channels."""
     if isinstance(op.kind, Linear) and weight_of(graph, op).shape[1] != graph.tensors[op.inputs[0]].shape[-1]:
-        return f"{op.name} reads it flattened"
+        return f"{op.name} reads them flattened"
     return None
 
 
@@ -182,12 +183,12 @@ def channel_classes(graph: Graph) -> ChannelClasses:
     """Which tensors of a normalized graph share one order of their channels, and which orders are fixed."""
     union = _Union(graph)
     for index in graph.inputs:
-        union.fix(index, "it is an input of the model")
+        union.fix(index, "they are an input of the model")
     for index in graph.outputs:
-        union.fix(index, "it is an output of the model")
+        union.fix(index, "they are an output of the model")
     for op in graph.layers:
         for index in op.inputs[1:]:
-            union.fix(index, f"it is a parameter of {op.name}")
+            union.fix(index, f"they are a parameter of {op.name}")
     for op in graph.ops:
         _tie(union, op)
     return ChannelClasses(tuple(union.find(k) for k in range(len(graph.tensors))), union.fixed)
@@ -215,7 +216,7 @@ def _tie(union: _Union, op: Op) -> None:
                 _tie_input(union, op, k)
         case _:
             for index in (*op.inputs, y):
-                union.fix(index, f"{op.name} depends on its order")
+                union.fix(index, f"{op.name} depends on their order")
 
 
 def _keeps_channels(graph: Graph, op: Op) -> bool:
@@ -256,7 +257,7 @@ def _tie_alpha(union: _Union, op: Op) -> None:
 
 def _require(union: _Union, op: Op, tensor: int, *, fits: bool) -> None:
     if not fits:
-        union.fix(tensor, f"{op.name} reads or writes it in another shape")
+        union.fix(tensor, f"{op.name} reads or writes them in another shape")
 
 
 # ---- the new order ----------------------------------------------------------------------------------------------------
