@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from mcugrad.autodiff import Loss, TrainGraph, differentiate, only_predict, parse_scheme
@@ -15,22 +15,30 @@ from mcugrad.lower import Options, Program, lower
 from mcugrad.lower.read_back import trained_weights
 from mcugrad.memory import Layout, place
 from mcugrad.plan.assemble import assemble
+from mcugrad.schedule import stripe_peaks
 
 
 @dataclass(frozen=True, slots=True)
 class Compiled:
     """Every stage's result, from the user's model to the plan's bytes. ``fresh_head``: the model's last layer was replaced.
 
-    ``order``: how the channels of ``train.graph`` stand differently from the model's.
+    ``lowered``: every step whole; ``program``: the same work, in stripes where that saves memory. ``order``: how the channels of
+    ``train.graph`` stand differently from the model's.
     """
 
     model: Graph
     fresh_head: bool
     train: TrainGraph
+    lowered: Program
     program: Program
     layout: Layout
     plan: bytes
     order: ChannelOrder
+
+    def with_whole_steps(self) -> Compiled:
+        """The same plan with every tensor in one piece, for a look inside: equal results, the same STATE, more memory."""
+        layout = place(self.lowered)
+        return replace(self, program=self.lowered, layout=layout, plan=assemble(self.lowered, layout))
 
     def trained_model(self, state: bytes) -> Graph:
         """The model, its channels as they came, with the trained values of a STATE. Raises PlanError for a STATE of another size."""
@@ -69,6 +77,7 @@ def compile_graph(
     wanted = parse_scheme(scheme, graph) if scheme is not None else None
     graph, order = order_by_norm(graph, wanted.slices(graph) if wanted and channels is Channels.NORM else {})
     train = differentiate(graph, wanted, loss) if wanted else only_predict(graph)
-    program = lower(train, options)
+    lowered = lower(train, options)
+    program = stripe_peaks(lowered)
     layout = place(program)
-    return Compiled(model, fresh_head, train, program, layout, assemble(program, layout), order)
+    return Compiled(model, fresh_head, train, lowered, program, layout, assemble(program, layout), order)

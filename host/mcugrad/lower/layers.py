@@ -11,7 +11,17 @@ from mcugrad.graph import Conv2D, DwConv2D, Linear, Op, Tensor
 from mcugrad.lower import quant
 from mcugrad.lower.context import Facts, Lowering, const, make_value, map_size, scale, zero_point
 from mcugrad.lower.program import TrainedLayer
-from mcugrad.lower.weights import Layer, bias_bits, bias_bytes, fold_constant_channels, read_layer, split_weights, trained_bytes
+from mcugrad.lower.weights import (
+    WEIGHT_SUM_BITS,
+    Layer,
+    bias_bits,
+    bias_bytes,
+    bias_sum_bits,
+    fold_constant_channels,
+    read_layer,
+    split_weights,
+    trained_bytes,
+)
 from mcugrad.plan import Region
 
 
@@ -66,14 +76,25 @@ def _parameters(low: Lowering, op: Op, number: int, layer: Layer, channels: int)
     ctype = "int16_t" if ws == 2 else "int8_t"
     wt = make_value(f"{op.name}.w", Region.STATE, ctype, trained.size, trained_bytes(trained, ws)) if channels else None
     has_bias = number in scheme.biases and len(op.inputs) == 3
-    bf = bias_bits(layer.b) if has_bias else 0
+    bf, bias_af = _bias_bits(low, op, layer) if has_bias else (0, 0)
     region = Region.STATE if has_bias else Region.CONST
     bias = make_value(f"{op.name}.b", region, "int32_t", layer.b.size, bias_bytes(layer.b, bf))
     if number in scheme.weights or has_bias:
         low.trained.append(TrainedLayer(number, op.name, wt, channels, ws, bias if has_bias else None, bf))
         if layer.dead.any():
             low.notes.append(f"{op.name}: {layer.dead.sum()} of {layer.dead.size} channels have a weight scale below 1e-5 and stay frozen")
-    return {"wt": wt, "wf": const(f"{op.name}.w", "int8_t", frozen.tobytes()), "b": bias, "bf": bf, "af": 0}
+    af = WEIGHT_SUM_BITS if low.options.batch > 1 else 0
+    return {"wt": wt, "wf": const(f"{op.name}.w", "int8_t", frozen.tobytes()), "b": bias, "bf": bf, "af": af, "bias_af": bias_af}
+
+
+def _bias_bits(low: Lowering, op: Op, layer: Layer) -> tuple[int, int]:
+    """(bf, af) of a trained bias."""
+    if low.options.batch == 1:
+        return bias_bits(layer.b), 0
+    bf, af = bias_sum_bits(layer.b)
+    if not af:
+        low.notes.append(f"{op.name}: biases up to {np.abs(layer.b).max()} leave no room for a sum, they are updated with every sample")
+    return bf, af
 
 
 def _geometry(low: Lowering, op: Op, x: Tensor, y: Tensor, layer: Layer) -> Facts:

@@ -8,6 +8,7 @@ from mcugrad.autodiff.differentiate import Loss, TrainGraph
 from mcugrad.graph import Graph
 from mcugrad.lower.backward import backward, save
 from mcugrad.lower.blocks import Block, merged
+from mcugrad.lower.commit import commit_steps
 from mcugrad.lower.context import WORD, Facts, Lowering, Options, make_value
 from mcugrad.lower.exponents import initial_exponents
 from mcugrad.lower.forward import copy_step, forward
@@ -46,7 +47,7 @@ def lower(train: TrainGraph, options: Options | None = None) -> Program:
         tensors=dict(low.tensors),
         logits=logits,
         trained=tuple(low.trained),
-        step_macs=tuple(_macs(step) for segment in segments for step in segment),
+        fixed=_fixed(segments, (rng, target, args, result, *outputs)),
         notes=(*graph.notes, *low.notes),
     )
 
@@ -77,7 +78,7 @@ def _place_ends(low: Lowering, inputs: tuple[Value, ...], outputs: tuple[Value, 
 
 
 def _segments(low: Lowering, moves: list[Draft], common: Facts) -> tuple[Segments, Value | None]:
-    """The four segments, and the logits. The backward segment ends with the tick of the random generator."""
+    """The five segments, and the logits. The backward segment ends with the tick of the random generator."""
     train = low.train
     last = [op for op in (train.head, train.behind) if op is not None]
     steps = [step for i in train.graph.inputs for step in save(low, i)]
@@ -90,21 +91,13 @@ def _segments(low: Lowering, moves: list[Draft], common: Facts) -> tuple[Segment
         step, evaluation, logits = head_steps(low, train.head)
         steps.append(step)
     if train.loss is None:
-        return ((*steps, *moves), (), (), ()), None
+        return ((*steps, *moves), (), (), (), ()), None
     loss = loss_step(low, logits, common)
     back = tuple(backward(low, step, common) for step in train.backward)
-    return (tuple(steps), (*evaluation, *moves), (loss,), (*back, low.emit("tick", "rng", common))), logits
+    return (tuple(steps), (*evaluation, *moves), (loss,), (*back, low.emit("tick", "rng", common)), commit_steps(low)), logits
 
 
-def _macs(step: Draft) -> int:
-    """Multiply-accumulates of a step; 0 for what only moves or sums."""
-    s = {k: int(v) for k, v in step.scalars.items()}
-    stem, _, what = step.kind.name.partition("_")
-    trained = what.startswith("upd")
-    if stem == "conv2d":
-        return s["p"] * s["q"] * s["o"] * s["r"] * s["s"] * (s["it"] if trained else s["i"])
-    if stem == "dwconv2d":
-        return s["p"] * s["q"] * s["r"] * s["s"] * (s["ot"] if trained else s["o"])
-    if stem == "linear":
-        return s["n"] * s["o"] * (s["it"] if trained else s["i"])
-    return 0
+def _fixed(segments: Segments, first: tuple[Value | None, ...]) -> tuple[Value, ...]:
+    """The values outside of the arena: those that host and application touch, then in the order of their use."""
+    named = [v for segment in segments for step in segment for v in step.refs.values()]
+    return tuple(v for v in dict.fromkeys([*first, *named]) if v is not None and v.region is not Region.ARENA)

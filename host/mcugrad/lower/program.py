@@ -68,19 +68,18 @@ class TrainedLayer:
     bf: int
 
 
-Segments = tuple[tuple[Draft, ...], tuple[Draft, ...], tuple[Draft, ...], tuple[Draft, ...]]
-"""Forward, eval, loss, backward."""
+Segments = tuple[tuple[Draft, ...], tuple[Draft, ...], tuple[Draft, ...], tuple[Draft, ...], tuple[Draft, ...]]
+"""Forward, eval, loss, backward, commit."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Program:
-    """The four segments of a plan (forward, eval, loss, backward) and the values that host and application touch.
-
-    ``step_macs``: multiply-accumulates of every step.
+    """The five segments of a plan (forward, eval, loss, backward, commit) and the values that host and application touch.
 
     ``sample``: the graph's inputs, one behind the other; it lives in ARENA until the last step that reads it. ``outputs``: the graph's
     outputs, one behind the other in IO. ``target``: what a regression loss compares with. ``tensors``: graph tensor -> its value. ``logits``: the head's int32 accumulators, None where the loss does not read them.
     ``step_macs``: multiply-accumulates of every step.
+    ``fixed``: the values of CONST, STATE and IO in the order in which they are placed, whatever becomes of the order of the steps.
     """
 
     segments: Segments
@@ -95,12 +94,17 @@ class Program:
     tensors: Mapping[int, Value]
     logits: Value | None
     trained: tuple[TrainedLayer, ...]
-    step_macs: tuple[int, ...]
+    fixed: tuple[Value, ...]
     notes: tuple[str, ...]
 
     @property
     def steps(self) -> tuple[Draft, ...]:
         return tuple(step for segment in self.segments for step in segment)
+
+    @property
+    def step_macs(self) -> tuple[int, ...]:
+        """Multiply-accumulates of every step."""
+        return tuple(macs(step) for step in self.steps)
 
     @property
     def forward_macs(self) -> int:
@@ -109,3 +113,17 @@ class Program:
     @property
     def backward_macs(self) -> int:
         return sum(self.step_macs[len(self.segments[0]) :])
+
+
+def macs(step: Draft) -> int:
+    """Multiply-accumulates of a step; 0 for what only moves or sums."""
+    s = {k: int(v) for k, v in step.scalars.items()}
+    stem, _, what = step.kind.name.partition("_")
+    trained = what.startswith("upd")
+    if stem == "conv2d":
+        return s["p"] * s["q"] * s["o"] * s["r"] * s["s"] * (s["it"] if trained else s["i"])
+    if stem == "dwconv2d":
+        return s["p"] * s["q"] * s["r"] * s["s"] * (s["ot"] if trained else s["o"])
+    if stem == "linear":
+        return s["n"] * s["o"] * (s["it"] if trained else s["i"])
+    return 0

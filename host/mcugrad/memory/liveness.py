@@ -47,12 +47,10 @@ class Liveness:
     overs: tuple[Over, ...]
 
 
-def liveness(steps: Sequence[Draft], sample: Value | None = None) -> Liveness:
-    """Liveness over a straight list of steps. ``sample`` is written from outside before the first one."""
-    accesses: dict[Value, list[Access]] = {}
+def liveness(steps: Sequence[Draft], before: Iterable[Value] = (), after: Iterable[Value] = ()) -> Liveness:
+    """Liveness over a straight list of steps. Values of ``before`` are written before the first, those of ``after`` read behind the last."""
+    accesses: dict[Value, list[Access]] = {v: [Access(0, 0, v.nbytes, False, True)] for v in before}
     overs: list[Over] = []
-    if sample is not None and sample.region is Region.ARENA:
-        accesses[sample] = [Access(0, 0, sample.nbytes, False, True)]
     for k, step in enumerate(steps):
         for ref in step.kind.refs:
             value = step.refs[ref.name]
@@ -60,6 +58,8 @@ def liveness(steps: Sequence[Draft], sample: Value | None = None) -> Liveness:
                 reads = ref.access == "IN" or (ref.access == "UPD" and not _fills(step))
                 accesses.setdefault(value.root, []).append(Access(k, value.at, value.at + value.nbytes, reads, ref.writes))
         overs += _overs(k, step)
+    for v in after:
+        accesses.setdefault(v, []).append(Access(len(steps) - 1, 0, v.nbytes, True, False))
     return Liveness({value: pieces(found) for value, found in accesses.items()}, tuple(overs))
 
 

@@ -35,23 +35,16 @@ REGION_ALIGN = 16
 
 def place(program: Program) -> Layout:
     """Give every value of the program an offset in its region."""
-    live = liveness(program.steps, program.sample)
+    live = liveness(program.steps, [program.sample])
     needed = step_bytes(live, len(program.steps))
     offsets, arena = place_arena(live)
     sizes = {Region.ARENA: align_up(arena, REGION_ALIGN)}
     for region in (Region.CONST, Region.STATE, Region.IO):
-        placed, size = _place_in_line(_values(program, region))
+        placed, size = _place_in_line([v for v in program.fixed if v.region is region])
         offsets |= placed
         sizes[region] = align_up(size, REGION_ALIGN)
     peak = max(range(len(needed)), key=lambda k: needed[k], default=0)
     return Layout(offsets, sizes, live, max(needed, default=0), peak)
-
-
-def _values(program: Program, region: Region) -> list[Value]:
-    """All values of a region: what host and application touch first, the outputs in a row, then in the order of first use."""
-    named = [v.root for step in program.steps for v in step.refs.values() if v is not None]
-    first = [program.rng, program.sample, program.target, program.args, program.result, *program.outputs]
-    return [v for v in dict.fromkeys([*first, *named]) if v is not None and v.region is region]
 
 
 def step_bytes(live: Liveness, steps: int) -> list[int]:

@@ -33,6 +33,7 @@ def dull_layers(compiled: Compiled, state: bytes, samples: Int8) -> tuple[str, .
 
 def layer_outputs(compiled: Compiled, state: bytes, samples: Int8) -> dict[str, Int8]:
     """Layer -> its int8 outputs on all samples, one behind the other."""
+    compiled = compiled.with_whole_steps()
     machine = Machine(compiled.plan)
     machine.state = state
     layer_of: dict[Value, str] = {}

@@ -62,11 +62,14 @@ class _Capture:
     def __call__(self, index: int, kind: str, arrays: Mapping[str, npt.NDArray[np.generic]]) -> None:
         step = self.compiled.program.steps[index]
         tensor_of: dict[Value, int] = {v: k for k, v in self.compiled.program.tensors.items()}
-        for name, value in step.refs.items():
-            if value in tensor_of and value is not None:
-                self.activations[tensor_of[value]] = np.array(arrays[name], np.int8)
-            elif value is not None and value is self.compiled.program.logits:
-                self.logits = np.array(arrays[name], np.int64)
+        for ref in step.kind.refs:
+            value = step.refs[ref.name]
+            if value is None or not ref.writes:
+                continue
+            if value in tensor_of:
+                self.activations[tensor_of[value]] = np.array(arrays[ref.name], np.int8)
+            elif value is self.compiled.program.logits:
+                self.logits = np.array(arrays[ref.name], np.int64)
         if "grad" in arrays:
             unit = float(np.asarray(arrays["unit"])[0]) * 2.0 ** _exponent(arrays["ry"])
             self._gradient(step.label, "b" if kind.startswith("bias") else "w", np.asarray(arrays["grad"], np.float64) * unit)
@@ -88,12 +91,13 @@ def gradient_quality(compiled: Compiled, state: bytes, x: Samples, y: Truths, lr
     The exponents in ``state`` should have settled: they move by one in 16 samples. Channels that are frozen, and samples whose float
     gradient is zero, do not count.
     """
+    compiled = compiled.with_whole_steps()
     machine = Machine(compiled.plan)
     machine.state = state
     cosines: dict[tuple[str, str], list[tuple[float, float]]] = {}
     for k in range(len(x)):
         before = machine.state
-        capture = _Capture(compiled)
+        capture = _Capture(compiled, {compiled.train.graph.inputs[0]: x[k].reshape(-1)})
         machine.observe = capture
         truth = int(y[k]) if y.ndim == 1 else np.asarray(y[k], np.int8)
         if isinstance(truth, int):

@@ -163,6 +163,7 @@ class _Activations:
 
 def compare_layers(compiled: Compiled, values: list[Int8], oracle: LiteRtOracle) -> list[LayerCompared]:
     """Every op's output in the reference against LiteRT's tensor of the same name, in execution order. Each op works on LiteRT's inputs."""
+    compiled = compiled.with_whole_steps()
     oracle.outputs(values)
     inner = oracle.inner()
     machine = Machine(compiled.plan)
