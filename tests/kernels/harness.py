@@ -159,7 +159,7 @@ def _join(parts: list[Array]) -> Memory:
     return memory
 
 
-def _copy(regions: tuple[Memory, ...]) -> tuple[Memory, ...]:
+def copied(regions: tuple[Memory, ...]) -> tuple[Memory, ...]:
     return tuple(_join([r]) for r in regions)
 
 
@@ -168,7 +168,7 @@ def _copy(regions: tuple[Memory, ...]) -> tuple[Memory, ...]:
 
 def reference(layout: Layout) -> tuple[tuple[Memory, ...], Arrays]:
     """The regions after the reference kernel, and the arrays of the record in them."""
-    regions = _copy(layout.regions)
+    regions = copied(layout.regions)
     scalars, arrays = bind(layout.kind, layout.values, regions)
     KERNELS[layout.kind.name](scalars, arrays)
     return regions, arrays
@@ -178,7 +178,7 @@ def check(name: str, scalars: Scalars, seed: int, given: Mapping[str, Array] | N
     """Run a step both ways and compare every byte of every region. Returns the reference's arrays after the step."""
     layout = lay_out(name, scalars, seed, given)
     expected, arrays = reference(layout)
-    actual = _copy(layout.regions)
+    actual = copied(layout.regions)
     code = run_step(layout.record, actual)
     assert code == 0, f"{name}: the library refuses the record: {code}"
     if any(not np.array_equal(a, e) for a, e in zip(actual, expected, strict=True)):

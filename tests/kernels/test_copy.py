@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import numpy as np
-from harness import check
+from harness import Array, check
 from hypothesis import strategies as st
 from strategies import Draw, Scalars, sweep
 
@@ -28,6 +30,29 @@ def block(draw: Draw) -> Scalars:
     sizes = [draw(st.sampled_from([1, 1, 2, 3, 5, 8])) for _ in AXES]
     k = {f"d{axis}": sizes[axis] for axis in AXES} | side(draw, "x", sizes) | side(draw, "y", sizes)
     return k | {"has_fill": draw(st.integers(0, 1)), "fill": draw(st.integers(-128, 127))}
+
+
+@st.composite
+def ascending(draw: Draw) -> Scalars:
+    """Nothing filled, and on both sides the places in the order of the block, with gaps behind some axes."""
+    sizes = [draw(st.sampled_from([1, 1, 2, 3, 5, 8, 13])) for _ in AXES]
+    k = {f"d{axis}": sizes[axis] for axis in AXES} | {"has_fill": 0, "fill": 0}
+    for name in "xy":
+        extent = 0
+        for axis in reversed(AXES):
+            k[f"{name}{axis}"] = extent + 1 + draw(st.sampled_from([0, 0, 0, 1, 6]))
+            extent += (sizes[axis] - 1) * k[f"{name}{axis}"]
+        k[f"{name}o"] = draw(st.sampled_from([0, 0, 3, 20]))
+        k[f"{name}n"] = k[f"{name}o"] + extent + 1 + draw(st.sampled_from([0, 2]))
+    return k
+
+
+def places(k: Mapping[str, float], side: str) -> Array:
+    """Where the elements of a block lie in x or y, in their order."""
+    at = np.array([int(k[f"{side}o"])])
+    for axis in AXES:
+        at = (at[:, None] + np.arange(int(k[f"d{axis}"])) * int(k[f"{side}{axis}"])).reshape(-1)
+    return at
 
 
 test_s8, test_s8_more = sweep("copy_s8", block())
