@@ -1,4 +1,4 @@
-"""What the forward pass keeps for the backward pass, and in the least form: one bit for a clamp mask, only the channels that are trained."""
+"""What the forward pass keeps for the backward pass, in the least form: one bit for a clamp mask, only the channels that are trained."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from mcugrad.autodiff.differentiate import MakeError, TrainGraph, UpdateWeights
 from mcugrad.autodiff.scheme import trained_channels
-from mcugrad.graph import Conv2D, DwConv2D, Graph, MaxPool, MinMax, Mul, Op, Prelu, Softmax, Unary
+from mcugrad.graph import Conv2D, DwConv2D, Graph, Linear, MaxPool, MinMax, Mul, Op, Prelu, Softmax, Unary
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +31,7 @@ def what_is_saved(train: TrainGraph) -> Saved:
         if isinstance(step, UpdateWeights):
             channels = _input_channels(graph, step.op, trained_channels(graph, step.op, train.scheme.weights[step.layer]))
             slices[step.op.inputs[0]] = max(channels, slices.get(step.op.inputs[0], 0))
+            whole |= set() if _reads_channels(graph, step.op) else {step.op.inputs[0]}
         elif isinstance(step, MakeError):
             whole |= _operands(step)
             masks |= {step.tensor} if step.masked else set()
@@ -44,6 +45,12 @@ def _input_channels(graph: Graph, op: Op, trained: int) -> int:
         return -(-trained // op.kind.multiplier)
     grouped = isinstance(op.kind, Conv2D) and op.kind.groups > 1
     return graph.read(op).shape[-1] if grouped else trained
+
+
+def _reads_channels(graph: Graph, op: Op) -> bool:
+    """Whether the channels of a layer's input are those of the tensor: not where it reads a flattened or reshaped map."""
+    width = graph.tensors[op.inputs[1]].shape[1] if isinstance(op.kind, Linear) else graph.read(op).shape[-1]
+    return width == graph.tensors[op.inputs[0]].shape[-1]
 
 
 def _operands(step: MakeError) -> set[int]:
