@@ -172,7 +172,7 @@ uint64_t mg_port_timer_stop(void) {
   } while (wraps != systick_wraps);
   SYST_CSR = 0;
   receive_on();
-  return (uint64_t)wraps * (SYSTICK_MAX + 1u) + (SYSTICK_MAX - now);
+  return (uint64_t)wraps * (SYSTICK_MAX + 1u) + ((0u - now) & SYSTICK_MAX); // it reads 0 up to the first tick, and at each wrap
 }
 
 struct mg_port_pool mg_port_pool(void) {

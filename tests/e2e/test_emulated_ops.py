@@ -17,10 +17,15 @@ from mcugrad.proof.compare import compare
 pytestmark = pytest.mark.qemu
 
 SAMPLES = 3
+BOARDS = [
+    *("qemu-mps2-an386", "qemu-mps2-an385", "qemu-mps3-an547"),
+    pytest.param("qemu-mps2-an500", marks=pytest.mark.slow),
+    pytest.param("qemu-mps2-an505", marks=pytest.mark.slow),
+]
 
 
 @pytest.mark.parametrize("ws", [1, 2])
-@pytest.mark.parametrize("board", ["qemu-mps2-an386", "qemu-mps2-an385", "qemu-mps2-an500"])
+@pytest.mark.parametrize("board", BOARDS)
 def test_every_kind_of_op(board: str, ws: int) -> None:
     rng = np.random.default_rng(1)
     kinds: set[str] = set()

@@ -27,9 +27,14 @@ def write_board(tmp_path: Path, text: str) -> Path:
 
 def test_the_boards_of_this_version() -> None:
     boards = load_boards()
-    assert {"host", "qemu-mps2-an385", "qemu-mps2-an386", "qemu-mps2-an500"} <= set(boards)
-    assert boards["qemu-mps2-an385"].core == "cortex-m3"
+    cores = {"an385": "m3", "an386": "m4", "an500": "m7", "an505": "m33"}
+    assert {f"qemu-mps2-{image}": f"cortex-{core}" for image, core in cores.items()}.items() <= {
+        b.name: b.core for b in boards.values()
+    }.items()
+    assert {"host", "qemu-mps3-an547"} <= set(boards)
     assert boards["qemu-mps2-an500"].ram_bytes == 327_680
+    an547 = boards["qemu-mps3-an547"]
+    assert (an547.core, an547.tick_mul, an547.tick_div) == ("cortex-m55", 125, 4)
     an386 = boards["qemu-mps2-an386"]
     assert (an386.kind, an386.ram_bytes, an386.flash_bytes) == (Kind.QEMU, 262_144, 1_048_576)
     assert (an386.tick_unit, an386.tick_mul, an386.tick_div) == (TickUnit.INSTRUCTIONS, 40, 1)

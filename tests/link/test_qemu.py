@@ -1,4 +1,4 @@
-"""The firmware on an emulated Cortex-M4, M3 and M7: the same bytes as on the host board, the same instructions on every run."""
+"""The firmware on emulated Cortex-M4, M3, M7, M33 and M55: the same bytes as on the host board, the same instructions on every run."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from mcugrad.link import Caps, Session, Stats
 
 pytestmark = pytest.mark.qemu
 
-NAMES = ("qemu-mps2-an386", "qemu-mps2-an385", "qemu-mps2-an500")
+NAMES = ("qemu-mps2-an386", "qemu-mps2-an385", "qemu-mps2-an500", "qemu-mps2-an505", "qemu-mps3-an547")
 INPUTS = 100
 SAMPLES = 20
 SKIP = 0.01
@@ -57,7 +57,8 @@ def test_state_equals_the_host_board_s(emulated: Run, host_firmware: Firmware) -
 
 def test_ticks_move_and_repeat(emulated: Run) -> None:
     assert min(emulated.ticks) > 0
-    assert emulated.caps.units(emulated.ticks[0]) == 40 * emulated.ticks[0]
+    board = find_board(emulated.board)
+    assert emulated.caps.units(emulated.ticks[0]) == emulated.ticks[0] * board.tick_mul // board.tick_div
     assert run(emulated.board, emulated.firmware).ticks == emulated.ticks
 
 
