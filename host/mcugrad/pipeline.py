@@ -15,7 +15,7 @@ from mcugrad.lower import Options, Program, lower
 from mcugrad.lower.read_back import trained_weights
 from mcugrad.memory import Layout, place
 from mcugrad.plan.assemble import assemble
-from mcugrad.schedule import stripe_peaks
+from mcugrad.schedule import run_in_stripes
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,6 +78,6 @@ def compile_graph(
     graph, order = order_by_norm(graph, wanted.slices(graph) if wanted and channels is Channels.NORM else {})
     train = differentiate(graph, wanted, loss) if wanted else only_predict(graph)
     lowered = lower(train, options)
-    program = stripe_peaks(lowered)
+    program = run_in_stripes(lowered)
     layout = place(program)
     return Compiled(model, fresh_head, train, lowered, program, layout, assemble(program, layout), order)

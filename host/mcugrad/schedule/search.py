@@ -1,8 +1,13 @@
-"""Chooses which layers run in stripes: the step that sets the peak is looked for, and the cheapest stripes that lower it are taken."""
+"""Chooses which layers run in stripes, and in how many rows: the least peak first, then the least work.
+
+The forward steps are cut into groups and single steps. What a group needs does not depend on how the others run, so the best cut is found
+step by step (dynamic programming): once for the smallest peak, once for the cheapest cut that has it.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import math
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from mcugrad.lower.program import Draft, Program, Value, macs
@@ -14,19 +19,97 @@ from mcugrad.schedule.stripes import Group, Stripes, group, heights_of, in_strip
 LONGEST = 9
 """Steps that run in stripes together, at most."""
 
-AGAIN = (False,)
 HEIGHTS = (1, 2, 4, 8)
 """Rows of a stripe."""
+
+Cost = tuple[int, int]
+"""Multiply-accumulates made twice, and steps more than in one piece."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Choice:
-    """``needed``: bytes of the whole program's peak with it. ``cost``: multiply-accumulates made twice, then steps."""
+    """``needed``: bytes of the peak of these steps, with all that lives around them."""
 
     stripes: Stripes
     steps: tuple[Draft, ...]
     needed: int
-    cost: tuple[int, int]
+    cost: Cost
+
+
+def run_in_stripes(program: Program, goal: int = 0, *, again: bool = False) -> Program:
+    """Run layers in stripes where that lowers the peak of ARENA, but not below ``goal`` bytes.
+
+    ``again``: rows that two stripes need may also be made twice, where that needs less than keeping them.
+    """
+    needed = step_bytes(liveness(program.steps, [program.sample]), len(program.steps))
+    forward = len(program.segments[0])
+    floor = max(goal, program.sample.nbytes, *needed[forward:], 0)
+    if max(needed) <= floor:
+        return program
+    choices = _all_choices(program, needed, floor, (False, True) if again else (False,))
+    peak = _least_peak(needed[:forward], choices, floor)
+    return _with(program, _cheapest(needed[:forward], choices, peak))
+
+
+def _least_peak(needed: Sequence[int], choices: Mapping[int, Sequence[_Choice]], floor: int) -> int:
+    """The smallest peak that a cut of the forward steps can have."""
+    best = [floor] + [0] * len(needed)
+    for end in range(1, len(needed) + 1):
+        options = [max(best[end - 1], needed[end - 1])]
+        options += [max(best[c.stripes.first], c.needed) for c in choices.get(end - 1, ())]
+        best[end] = min(options)
+    return best[-1]
+
+
+def _cheapest(needed: Sequence[int], choices: Mapping[int, Sequence[_Choice]], peak: int) -> list[_Choice]:
+    """The cut with the least work whose peak is no higher."""
+    best: list[tuple[tuple[float, int], list[_Choice]]] = [((0, 0), [])]
+    for end in range(1, len(needed) + 1):
+        options = [best[end - 1]] if needed[end - 1] <= peak else []
+        for c in choices.get(end - 1, ()):
+            (before, steps), chosen = best[c.stripes.first]
+            if c.needed <= peak:
+                options.append(((before + c.cost[0], steps + c.cost[1]), [*chosen, c]))
+        best.append(min(options, key=lambda o: o[0], default=((math.inf, 0), [])))
+    return best[-1][1]
+
+
+def _with(program: Program, choices: Sequence[_Choice]) -> Program:
+    forward: list[Draft] = []
+    at = 0
+    for c in choices:
+        forward += [*program.segments[0][at : c.stripes.first], *c.steps]
+        at = c.stripes.last + 1
+    forward += program.segments[0][at:]
+    return replace(program, segments=(tuple(forward), *program.segments[1:]))
+
+
+def _all_choices(program: Program, needed: Sequence[int], floor: int, again: Sequence[bool]) -> dict[int, list[_Choice]]:
+    """Last step -> ways to run it and some before it in stripes. Only groups with a step that needs more than ``floor`` count."""
+    forward = program.segments[0]
+    heights = heights_of(forward)
+    found: dict[int, list[_Choice]] = {}
+    for first in range(len(forward) - 1):
+        for last in range(first + 1, min(len(forward), first + LONGEST)):
+            if max(needed[first : last + 1]) <= floor:
+                continue
+            around = _Around(program, first, last)
+            g = group(forward, first, last, heights, around.outside)
+            if g is not None:
+                found.setdefault(last, []).extend(_in_all_heights(g, first, last, around, again))
+    return found
+
+
+def _in_all_heights(g: Group, first: int, last: int, around: _Around, again: Sequence[bool]) -> list[_Choice]:
+    plain = sum(macs(m.step) for m in g.members)
+    found = []
+    for rows in HEIGHTS:
+        for twice in again:
+            if rows < g.height:
+                steps = tuple(in_stripes(g, rows, again=twice))
+                cost = sum(macs(step) for step in steps) - plain, len(steps) - len(g.members)
+                found.append(_Choice(Stripes(first, last, rows, twice), steps, around.needed(steps), cost))
+    return found
 
 
 class _Around:
@@ -50,45 +133,3 @@ class _Around:
 def _named(steps: Sequence[Draft]) -> set[Value]:
     """The values of ARENA that steps name."""
     return {v.root for step in steps for v in step.refs.values() if v is not None and v.region is Region.ARENA}
-
-
-def stripe_peaks(program: Program, goal: int = 0) -> Program:
-    """Run layers in stripes as long as that lowers the bytes that the program needs at least, but not below ``goal``."""
-    while True:
-        needed = step_bytes(liveness(program.steps, [program.sample]), len(program.steps))
-        peak = max(range(len(needed)), key=lambda k: needed[k])
-        if needed[peak] <= goal or peak >= len(program.segments[0]):
-            return program
-        best = min(_choices(program, needed, peak), key=lambda c: (max(c.needed, goal), c.cost), default=None)
-        if best is None or best.needed >= needed[peak]:
-            return program
-        program = _with(program, best)
-
-
-def _with(program: Program, choice: _Choice) -> Program:
-    forward = program.segments[0]
-    s = choice.stripes
-    return replace(program, segments=((*forward[: s.first], *choice.steps, *forward[s.last + 1 :]), *program.segments[1:]))
-
-
-def _choices(program: Program, needed: Sequence[int], peak: int) -> Iterator[_Choice]:
-    """All stripes over the peak step."""
-    forward = program.segments[0]
-    heights = heights_of(forward)
-    for first in range(max(0, peak - LONGEST + 1), peak + 1):
-        for last in range(max(peak, first + 1), min(len(forward), first + LONGEST)):
-            around = _Around(program, first, last)
-            g = group(forward, first, last, heights, around.outside)
-            if g is not None:
-                rest = max((*needed[:first], *needed[last + 1 :]), default=0)
-                yield from _stripes(g, first, last, rest, around)
-
-
-def _stripes(g: Group, first: int, last: int, rest: int, around: _Around) -> Iterator[_Choice]:
-    plain = sum(macs(m.step) for m in g.members)
-    for rows in HEIGHTS:
-        for again in AGAIN:
-            if rows < g.height:
-                steps = tuple(in_stripes(g, rows, again=again))
-                cost = sum(macs(step) for step in steps) - plain, len(steps)
-                yield _Choice(Stripes(first, last, rows, again), steps, max(rest, around.needed(steps)), cost)
