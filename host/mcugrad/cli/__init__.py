@@ -20,6 +20,7 @@ from mcugrad.cli.ops import ops
 from mcugrad.cli.plan import plan
 from mcugrad.cli.ports import ports
 from mcugrad.cli.quantize import quantize
+from mcugrad.cli.search import search
 from mcugrad.cli.train import train
 from mcugrad.cli.verify import verify
 
@@ -34,7 +35,7 @@ def group() -> None:
     """
 
 
-for _command in (inspect, ops, quantize, plan, build, train, eval_, check, verify, bench, export, boards, ports, doctor):
+for _command in (inspect, ops, quantize, search, plan, build, train, eval_, check, verify, bench, export, boards, ports, doctor):
     group.add_command(_command)
 
 
