@@ -67,6 +67,13 @@ static inline int32_t mg_rdivpot(int32_t x, int32_t n)
     return (x >> n) + (remainder > threshold ? 1 : 0);
 }
 
+// mg_rdivpot in four instructions, for 1 <= n <= 31 and -2^31 < x < 2^31 - 1: neither sum overflows. Products of mg_mul_q31 with
+// a multiplier >= 0 are such.
+static inline int32_t mg_round_down(int32_t x, int32_t n)
+{
+    return (((x + (x >> 31)) >> (n - 1)) + 1) >> 1;
+}
+
 // acc * mult * 2^(shift - 31) with mult >= 0, -31 <= shift <= 30: rounded twice as TensorFlow Lite does, or once, halves up,
 // and saturated. |acc * mult| <= 2^62, so adding the half cannot overflow.
 enum { MG_ROUND_TWICE = 0, MG_ROUND_ONCE = 1 };
@@ -75,13 +82,16 @@ enum { MG_ROUND_TWICE = 0, MG_ROUND_ONCE = 1 };
 // there once for each.
 #define MG_INLINE static inline __attribute__((always_inline))
 
+// A function with an inner loop whose registers should be its own.
+#define MG_APART static __attribute__((noinline))
+
 MG_INLINE int32_t mg_requantize(int32_t acc, int32_t mult, int32_t shift, int32_t rounding)
 {
     if (rounding == MG_ROUND_ONCE)
         return mg_sat32(((int64_t)acc * mult + ((int64_t)1 << (30 - shift))) >> (31 - shift));
-    const int32_t left = shift > 0 ? shift : 0;
-    const int32_t right = shift > 0 ? 0 : -shift;
-    return mg_rdivpot(mg_mul_q31(mg_wrap32((uint32_t)acc << left), mult), right);
+    if (shift >= 0)
+        return mg_mul_q31(mg_wrap32((uint32_t)acc << shift), mult);
+    return mg_round_down(mg_mul_q31(acc, mult), -shift);
 }
 
 // How the accumulators of a layer become its int8 outputs: one requant each; rounding, zero point and clamp in common.

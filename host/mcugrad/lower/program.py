@@ -124,6 +124,8 @@ def macs(step: Draft) -> int:
         return s["p"] * s["q"] * s["o"] * s["r"] * s["s"] * (s["it"] if trained else s["i"])
     if stem == "dwconv2d":
         return s["p"] * s["q"] * s["r"] * s["s"] * (s["ot"] if trained else s["o"])
+    if stem == "expand":
+        return s["h"] * s["w"] * s["o"] * s["i"] + s["p"] * s["q"] * s["o"] * s["r"] * s["s"]
     if stem == "linear":
         return s["n"] * s["o"] * (s["it"] if trained else s["i"])
     return 0
