@@ -27,7 +27,7 @@ def test_the_steps_add_up_to_the_whole() -> None:
         session = Session(line)
         caps = session.hello()
         session.load_plan(compiled.plan)
-        session.sample(np.random.default_rng(1).integers(-128, 128, compiled.program.samples[0].nbytes).astype(np.int8))
+        session.sample(np.random.default_rng(1).integers(-128, 128, compiled.program.sample.nbytes).astype(np.int8))
         whole = caps.units(session.train(0, 0.001, 0.0).ticks)
     assert whole is not None and done.result["unit"] == "instructions" and done.result["timing"] == "emulated"
     assert len(steps) == len(compiled.program.steps) - len(compiled.program.segments[1])  # eval does not run
