@@ -44,7 +44,7 @@ struct mg_header {
   mg_ref target;
   uint32_t target_bytes;
 };
-_Static_assert(sizeof(struct mg_header) == 112, "SPEC.md section 1");
+_Static_assert(sizeof(struct mg_header) == 116, "SPEC.md section 1");
 
 // real factor mult * 2^(shift - 31)
 typedef struct mg_requant {

@@ -128,6 +128,11 @@ int mg_train(struct mg_ctx *ctx, uint16_t label, float lr, float skip, const str
     return MG_OK;
 }
 
+void mg_commit(struct mg_ctx *ctx)
+{
+    run_segment(ctx, MG_COMMIT);
+}
+
 int8_t *mg_sample(const struct mg_ctx *ctx)
 {
     return mg_at(ctx, ctx->plan->sample);

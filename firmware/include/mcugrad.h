@@ -27,7 +27,7 @@ extern "C" {
 #endif
 
 #define MG_NODISCARD __attribute__((warn_unused_result))
-#define MG_PLAN_VERSION 1
+#define MG_PLAN_VERSION 2
 #define MG_NO_STEP UINT32_MAX
 
 // What went wrong. In brackets: what mg_fault.value and mg_fault.limit tell.
@@ -61,7 +61,7 @@ struct mg_fault {
 };
 
 enum mg_region { MG_ARENA = 0, MG_CONST = 1, MG_STATE = 2, MG_IO = 3, MG_REGIONS = 4 };
-enum mg_segment { MG_FORWARD = 0, MG_EVAL = 1, MG_LOSS = 2, MG_BACKWARD = 3, MG_SEGMENTS = 4 };
+enum mg_segment { MG_FORWARD = 0, MG_EVAL = 1, MG_LOSS = 2, MG_BACKWARD = 3, MG_COMMIT = 4, MG_SEGMENTS = 5 };
 
 // Every step record begins with this; plan.h has the rest.
 struct mg_step {
@@ -129,6 +129,10 @@ void mg_predict(struct mg_ctx *ctx);
 // unless the error is exactly 0). *result, when result is not NULL, points into IO until the next step.
 // Errors: MG_ERR_LABEL (label >= classes), MG_ERR_ARG (lr or skip not finite or negative). Nothing has run then.
 MG_NODISCARD int mg_train(struct mg_ctx *ctx, uint16_t label, float lr, float skip, const struct mg_result **result);
+
+// The end of a micro-batch, after N calls of mg_train with lr / N: what they have summed up goes into the weights, which
+// have not moved until then. The sums are part of STATE. Does nothing for a plan that updates with every sample.
+void mg_commit(struct mg_ctx *ctx);
 
 // STATE: trained weights, exponents, random generator. A checkpoint is a copy of these bytes; writing them back restores it.
 uint8_t *mg_state(const struct mg_ctx *ctx, size_t *bytes);

@@ -216,6 +216,15 @@ static int predict(struct mg_session *s, struct mg_link_call *call) {
   return MG_OK;
 }
 
+static int commit(struct mg_session *s, struct mg_link_call *call) {
+  trace_begin(s);
+  mg_port_timer_start();
+  mg_commit(&s->ctx);
+  mg_put_u64(call->reply, mg_port_timer_stop());
+  call->reply_bytes = 8;
+  return MG_OK;
+}
+
 // ---- memory -------------------------------------------------------------------------------------------------------------
 
 static int read(struct mg_session *s, struct mg_link_call *call) {
@@ -350,6 +359,7 @@ int mg_session_execute(struct mg_session *s, struct mg_link_call *call) {
       {sample, 5, MG_LINK_BODY_BYTES, MG_LINK_SAMPLE, true},
       {train, 12, 12, MG_LINK_TRAIN, true},
       {predict, 0, 0, MG_LINK_PREDICT, true},
+      {commit, 0, 0, MG_LINK_COMMIT, true},
       {read, 12, 12, MG_LINK_READ, true},
       {write_state, 5, MG_LINK_BODY_BYTES, MG_LINK_WRITE_STATE, true},
       {reset, 0, 0, MG_LINK_RESET, true},

@@ -22,6 +22,7 @@ from mcugrad.ref.run import Result, Sample, checked_label, checked_sample, check
 _TARGET = "mcugrad_host"
 _ALIGN = 16
 _REGIONS = 4
+_SEGMENTS = 5
 
 
 class _Fault(c.Structure):
@@ -38,7 +39,7 @@ class _Context(c.Structure):
         ("plan", c.c_void_p),
         ("base", c.c_void_p * _REGIONS),
         ("bytes", c.c_uint32 * _REGIONS),
-        ("segment", c.c_void_p * 4),
+        ("segment", c.c_void_p * _SEGMENTS),
         ("after", _After),
         ("user", c.c_void_p),
         ("fault", _Fault),
@@ -86,6 +87,7 @@ def library() -> c.CDLL:
     lib.mg_output.argtypes, lib.mg_output.restype = (context,), c.c_void_p
     lib.mg_target.argtypes, lib.mg_target.restype = (context,), c.c_void_p
     lib.mg_predict.argtypes, lib.mg_predict.restype = (context,), None
+    lib.mg_commit.argtypes, lib.mg_commit.restype = (context,), None
     lib.mg_train.argtypes = (context, c.c_uint16, c.c_float, c.c_float, result)
     lib.mg_state.argtypes, lib.mg_state.restype = (context, c.POINTER(c.c_size_t)), c.c_void_p
     lib.mg_outputs_crc.argtypes, lib.mg_outputs_crc.restype = (context, c.c_void_p), c.c_uint32
@@ -179,8 +181,16 @@ class NativeMachine:
         r = self._result.contents
         return Result(r.loss, r.peak, r.argmax, bool(r.skipped))
 
+    def commit(self) -> None:
+        """The end of a micro-batch, as ref.Machine.commit."""
+        self._begin_trace()
+        self._lib.mg_commit(self._net)
+
     def _prepare(self, sample: Sample) -> None:
         self._sample[:] = checked_sample(self.plan, sample)
+        self._begin_trace()
+
+    def _begin_trace(self) -> None:
         self.trace = []
         self._context.after = self._after if self.tracing else _After()
 

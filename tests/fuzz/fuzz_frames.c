@@ -69,7 +69,7 @@ static const struct plan good_plan = {
                .plan_bytes = sizeof(struct plan), .arena_bytes = sizeof(struct arena), .state_bytes = sizeof(struct state),
                .io_bytes = sizeof(struct io), .const_offset = offsetof(struct plan, constants),
                .const_bytes = sizeof(struct constants), .init_offset = offsetof(struct plan, init),
-               .steps_offset = offsetof(struct plan, forward), .segment_steps = {1, 0, 1, 2},
+               .steps_offset = offsetof(struct plan, forward), .segment_steps = {1, 0, 1, 2, 0},
                .steps_bytes = offsetof(struct plan, tick) + sizeof(struct mg_step_tick) - offsetof(struct plan, forward),
                .sample = IO(x), .sample_bytes = INPUTS, .args = IO(args), .result = IO(result), .output = IO(y),
                .output_bytes = OUTPUTS, .classes = 1, .rng = STATE(rng), .target = IO(target), .target_bytes = OUTPUTS},

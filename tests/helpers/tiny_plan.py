@@ -76,7 +76,7 @@ def tiny_plan(inputs: int = 4, seed: int = 1, arena_extra: int = 0, sample: Regi
         target_bytes=0,
         model_hash=0,
     )
-    return encode(interface, [[forward], [evaluate], [loss], backward], bytes(const.bytes), bytes(state.bytes))
+    return encode(interface, [[forward], [evaluate], [loss], backward, []], bytes(const.bytes), bytes(state.bytes))
 
 
 def patched(plan: bytes, offset: int, value: int) -> bytes:

@@ -53,7 +53,7 @@ def tiny_regression(inputs: int = 4, outputs: int = 100, seed: int = 1) -> bytes
         target_bytes=outputs,
         model_hash=0,
     )
-    return encode(interface, [[forward], [], [loss], backward], bytes(const.bytes), bytes(state.bytes))
+    return encode(interface, [[forward], [], [loss], backward, []], bytes(const.bytes), bytes(state.bytes))
 
 
 def pairs(n: int, inputs: int = 4, outputs: int = 100, seed: int = 7) -> list[tuple[bytes, bytes]]:

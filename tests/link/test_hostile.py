@@ -16,7 +16,7 @@ from mcugrad.link import Command, Session
 from mcugrad.link.frame import Frame, encode
 from mcugrad.paths import root
 
-NUMBERS = (0, 1, 2, 3, 4, 31, 32, 55, 56, 57, 112, 1028, 4096, 0x7FFFFFFF, 0x80000000, 0xFFFFFFFC, 0xFFFFFFFF)
+NUMBERS = (0, 1, 2, 3, 4, 31, 32, 55, 56, 57, 116, 1028, 4096, 0x7FFFFFFF, 0x80000000, 0xFFFFFFFC, 0xFFFFFFFF)
 
 
 @pytest.fixture(scope="module")

@@ -142,7 +142,7 @@ def test_a_refused_sample_stops_the_stream_and_trains_nothing(loaded: Session) -
     ("plan", "name"),
     [
         (patched(tiny_plan(), OPS_HASH_AT, 0xDEADBEEF), "MG_ERR_OPS"),
-        (patched(tiny_plan(), VERSION_AT, 112 << 16 | 2), "MG_ERR_VERSION"),
+        (patched(tiny_plan(), VERSION_AT, 116 << 16 | 3), "MG_ERR_VERSION"),
         (tiny_plan()[:-16], "MG_ERR_SIZE"),
         (tiny_plan()[:100], "MG_ERR_SIZE"),
         (tiny_plan()[:200] + b"\xff" + tiny_plan()[201:], "MG_ERR_CRC"),

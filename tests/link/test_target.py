@@ -77,17 +77,17 @@ def test_a_regression_plan_has_one_label(loaded: Session) -> None:
         loaded.train(1, 0.05, SKIP)
 
 
-REFERENCE = struct.unpack_from("<I", tiny_regression(), 104)[0]
-MSE_SX = 112 + kinds()["linear_fwd_s8"].size + 4
+REFERENCE = struct.unpack_from("<I", tiny_regression(), 108)[0]
+MSE_SX = 116 + kinds()["linear_fwd_s8"].size + 4
 NAN, INFINITY, NEGATIVE, LARGE = 0x7FC00000, 0x7F800000, 0x80000001, 0x5F800001
 
 
 @pytest.mark.parametrize(
     ("offset", "value", "name"),
     [
-        pytest.param(104, REFERENCE & 0x3FFFFFFF, "MG_ERR_REF", id="the target in ARENA"),
-        pytest.param(108, 1 << 20, "MG_ERR_REF", id="a target longer than IO"),
-        pytest.param(108, 0, "MG_ERR_HEADER", id="a place for a target of no bytes"),
+        pytest.param(108, REFERENCE & 0x3FFFFFFF, "MG_ERR_REF", id="the target in ARENA"),
+        pytest.param(112, 1 << 20, "MG_ERR_REF", id="a target longer than IO"),
+        pytest.param(112, 0, "MG_ERR_HEADER", id="a place for a target of no bytes"),
         *(pytest.param(MSE_SX, v, "MG_ERR_VALUE", id=f"a scale of bits {v:08x}") for v in (NAN, INFINITY, NEGATIVE, LARGE)),
     ],
 )

@@ -38,17 +38,18 @@ FIELD_OFFSETS = {
     "eval_steps": (56, "I"),
     "loss_steps": (60, "I"),
     "backward_steps": (64, "I"),
-    "steps_bytes": (68, "I"),
-    "sample": (72, "I"),
-    "sample_bytes": (76, "I"),
-    "args": (80, "I"),
-    "result": (84, "I"),
-    "output": (88, "I"),
-    "output_bytes": (92, "I"),
-    "classes": (96, "I"),
-    "rng": (100, "I"),
-    "target": (104, "I"),
-    "target_bytes": (108, "I"),
+    "commit_steps": (68, "I"),
+    "steps_bytes": (72, "I"),
+    "sample": (76, "I"),
+    "sample_bytes": (80, "I"),
+    "args": (84, "I"),
+    "result": (88, "I"),
+    "output": (92, "I"),
+    "output_bytes": (96, "I"),
+    "classes": (100, "I"),
+    "rng": (104, "I"),
+    "target": (108, "I"),
+    "target_bytes": (112, "I"),
 }
 """SPEC.md section 1, typed in by hand."""
 
@@ -70,7 +71,7 @@ def test_the_header_is_where_the_specification_says() -> None:
     assert [f.name for f in fields(Header)] == list(FIELD_OFFSETS)
     for name, (offset, code) in FIELD_OFFSETS.items():
         assert struct.unpack_from("<" + code, PLAN, offset)[0] == getattr(head, name), name
-    assert (head.magic, head.version, head.header_bytes) == (0x4C50474D, 1, 112)
+    assert (head.magic, head.version, head.header_bytes) == (0x4C50474D, 2, 116)
     assert PLAN[:4] == b"MGPL"
     assert head.plan_crc == zlib.crc32(PLAN[20:]) and head.plan_bytes == len(PLAN)
     assert head.model_hash == 0x1234ABCD and head.classes == 4
@@ -133,12 +134,12 @@ def test_an_offset_beyond_30_bits_is_refused(offset: int) -> None:
 
 @pytest.mark.parametrize("size", [0, 1, 20, 111])
 def test_a_plan_shorter_than_its_header(size: int) -> None:
-    with pytest.raises(PlanError, match=f"plan has {size} bytes, the header alone has 112"):
+    with pytest.raises(PlanError, match=f"plan has {size} bytes, the header alone has 116"):
         decode(PLAN[:size])
 
 
 def test_a_plan_cut_anywhere() -> None:
-    for size in range(112, len(PLAN), 97):
+    for size in range(116, len(PLAN), 97):
         with pytest.raises(PlanError, match="damaged"):
             decode(PLAN[:size])
     with pytest.raises(PlanError, match="damaged"):
@@ -157,9 +158,9 @@ def test_any_changed_byte_is_noticed(position: int, change: int) -> None:
 @pytest.mark.parametrize(
     "field, value, say",
     [
-        ("magic", 0, "not a plan of version 1"),
-        ("version", 2, "version 2"),
-        ("header_bytes", 116, "not a plan of version 1"),
+        ("magic", 0, "not a plan of version 2"),
+        ("version", 3, "version 3"),
+        ("header_bytes", 112, "not a plan of version 2"),
         ("ops_hash", 7, "plan is for ops.def 0x00000007"),
         ("plan_bytes", len(PLAN) - 16, "damaged"),
         ("const_offset", 2**32 - 16, "CONST is bytes"),
@@ -173,6 +174,7 @@ def test_any_changed_byte_is_noticed(position: int, change: int) -> None:
         ("steps_bytes", 2, "step 0"),
         ("forward_steps", 0, "its segments count"),
         ("backward_steps", 2**32 - 1, "its segments count"),
+        ("commit_steps", 1, "its segments count"),
     ],
 )
 def test_a_false_header_field_is_named(field: str, value: int, say: str) -> None:
@@ -186,12 +188,12 @@ def test_a_false_header_field_is_named(field: str, value: int, say: str) -> None
 def test_a_step_that_is_not_in_the_table(code: int | None, size: int | None) -> None:
     first = decode(PLAN).steps[0].kind
     plan = bytearray(PLAN)
-    struct.pack_into("<HH", plan, 112, first.code if code is None else code, first.size if size is None else size)
+    struct.pack_into("<HH", plan, 116, first.code if code is None else code, first.size if size is None else size)
     with pytest.raises(PlanError, match=r"step 0: code .* is not in ops\.def"):
         decode(repaired(plan))
 
 
-@given(st.lists(st.tuples(st.integers(20, 111), st.integers(0, 255)), min_size=1, max_size=4))
+@given(st.lists(st.tuples(st.integers(20, 115), st.integers(0, 255)), min_size=1, max_size=4))
 @settings(max_examples=300)
 def test_any_header_is_decoded_or_refused(changes: list[tuple[int, int]]) -> None:
     plan = bytearray(PLAN)

@@ -255,7 +255,7 @@ def test_replay_finds_a_missing_part() -> None:
     copies = [k for k, step in enumerate(steps) if step.kind.name == "copy_s8"]
     assert len(copies) == 2
     forward = tuple(step for k, step in enumerate(steps) if k != copies[1])
-    program = replace(compiled.program, segments=(forward, (), (), ()))
+    program = replace(compiled.program, segments=(forward, (), (), (), ()))
     with pytest.raises(AssertionError, match="finds bytes of"):
         replay(replace(compiled, program=program, plan=assemble(program, compiled.layout)), (0, 1))
 

@@ -165,7 +165,7 @@ def test_a_wrong_part_of_a_concat_is_seen(part: int) -> None:
     steps = list(compiled.program.segments[0])
     at = [k for k, step in enumerate(steps) if step.kind.name == "copy_s8"][part]
     steps[at] = replace(steps[at], scalars={**steps[at].scalars, "yo": steps[at].scalars["yo"] + (1, -1)[part]})
-    program = replace(compiled.program, segments=(tuple(steps), (), (), ()))
+    program = replace(compiled.program, segments=(tuple(steps), (), (), (), ()))
     wrong = replace(compiled, program=program, plan=assemble(program, compiled.layout))
     layers = compare_layers(wrong, inputs_of(graph)[0], LiteRtOracle(write_tflite(graph), graph))
     assert [found.op for found in layers if found.wrong] == ["concat_0"]

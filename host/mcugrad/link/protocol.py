@@ -31,6 +31,7 @@ class Command(IntEnum):
     SAMPLE = 0x20
     TRAIN = 0x21
     PREDICT = 0x22
+    COMMIT = 0x23
     READ = 0x30
     WRITE_STATE = 0x31
     RESET = 0x32

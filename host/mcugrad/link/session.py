@@ -12,7 +12,7 @@ import struct
 import time
 import zlib
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Container, Iterable, Iterator
 from dataclasses import dataclass
 from typing import NoReturn
 
@@ -162,20 +162,27 @@ class Session:
         """One training step on the last sample, which it uses up. ``skip``: largest |dL/dlogit| under which nothing is learned."""
         return parse_train(self._call(Command.TRAIN, pack_train(label, lr, skip)))
 
-    def train_stream(self, samples: Iterable[Sample], skip: float) -> Iterator[TrainReply]:
+    def train_stream(self, samples: Iterable[Sample], skip: float, commits: Container[int] = ()) -> Iterator[TrainReply]:
         """Train on one sample after the other; the next ones travel while the device computes.
 
         Yields one reply per sample, in order, as they come. Closing the iterator early loses nothing: what is under way
-        is trained, its replies are dropped.
+        is trained, its replies are dropped. ``commits``: the samples, counted from 0, behind which a micro-batch ends.
         """
         self._settle()
-        for data, label, lr in samples:
+        for k, (data, label, lr) in enumerate(samples):
             self._post_sample(data)
             self._post(Command.TRAIN, pack_train(label, lr, skip))
+            if k in commits:
+                self._post(Command.COMMIT, b"")
             yield from map(parse_train, self._results(Command.TRAIN))
         while self._pending:
             self._step()
             yield from map(parse_train, self._results(Command.TRAIN))
+
+    def commit(self) -> int:
+        """The end of a micro-batch: the summed steps go into the weights. Returns the ticks that mg_commit took."""
+        (ticks,) = struct.unpack("<Q", sized(self._call(Command.COMMIT, b""), 8))
+        return int(ticks)
 
     def predict(self) -> PredictReply:
         """Run the model on the last sample, which it uses up."""

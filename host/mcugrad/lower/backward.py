@@ -66,7 +66,7 @@ def backward(low: Lowering, step: MakeError | UpdateWeights | UpdateBias, common
             rate = const(f"{op.name}.b rate", "float", bias_rate(layer).astype("<f4").tobytes())
             positions = graph.tensors[op.outputs[0]].size // layer.b.size
             facts = common | layer_facts(low, op) | _incoming(low, step.dy) | {"rate": rate, "n": positions, "o": layer.b.size}
-            return low.emit("bias_upd_s32", op.name, facts)
+            return low.emit("bias_upd_s32", op.name, facts | {"af": facts["bias_af"]})
 
 
 def save(low: Lowering, tensor: int) -> list[Draft]:

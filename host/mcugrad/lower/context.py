@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from mcugrad.autodiff.differentiate import TrainGraph
+from mcugrad.errors import UsageError
 from mcugrad.graph import Activation, Tensor
 from mcugrad.lower import quant
 from mcugrad.lower.program import Draft, TrainedLayer, Value
@@ -24,10 +25,23 @@ WORD = 4
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """How weights are trained: ``ws`` = 2 for Q8.8 with rounding, 1 for int8 with stochastic rounding; ``seed`` of the generator."""
+    """How weights are trained: ``ws`` = 2 for Q8.8 with rounding, 1 for int8 with stochastic rounding; ``seed`` of the generator.
+
+    ``batch``: samples of a micro-batch, 1 updates with every sample. Raises UsageError where it is below 1 or the weights cannot sum up.
+    """
 
     ws: int = 2
     seed: int = 1
+    batch: int = 1
+
+    def __post_init__(self) -> None:
+        if self.batch < 1:
+            raise UsageError(f"--batch {self.batch}: at least 1", "1 updates the weights with every sample")
+        if self.batch > 1 and self.ws == 1:
+            raise UsageError(
+                f"--batch {self.batch} --rounding stochastic: an int8 weight has no low byte to sum up a batch in",
+                "use --rounding residual, or --batch 1",
+            )
 
 
 @dataclass(slots=True)

@@ -20,6 +20,16 @@ ACC_LIMIT = 2**30
 
 MAX_BIAS_BITS = 8
 
+WEIGHT_SUM_BITS = 5
+"""Fraction bits of a weight's sum over a micro-batch, which is one byte: it spans ±4 steps of int8."""
+
+BIAS_SUM_SPAN_BITS = 7
+"""A bias's sum over a micro-batch spans ±2^7 of its steps, which are smaller: its scale is s_x · s_W."""
+
+MIN_BIAS_SUM_BITS = 4
+BIAS_GROWTH = 2**17
+"""A trained bias may at least double, and grow by this much, before it saturates."""
+
 
 @dataclass(frozen=True, slots=True)
 class Layer:
@@ -112,6 +122,19 @@ def bias_bits(b: npt.NDArray[np.int64]) -> int:
     """Fraction bits of a trained bias: up to 8, fewer where the values would leave int32."""
     largest = int(np.abs(b).max(initial=0)) + 1
     return max((f for f in range(MAX_BIAS_BITS + 1) if largest << f < 2**31), default=0)
+
+
+def bias_sum_bits(b: npt.NDArray[np.int64]) -> tuple[int, int]:
+    """(bf, af) of a trained bias whose low ``bf`` bits are the sum of a micro-batch with ``af`` fraction bits.
+
+    The sum spans ±2^(bf - 1 - af): ±128 where bf ≥ 9, and less where the values are so large that they leave fewer bits; af = 0, so no sum,
+    where fewer than 4 are left.
+    """
+    largest = 2 * int(np.abs(b).max(initial=0)) + BIAS_GROWTH
+    bf = max((f for f in range(14) if largest << f < 2**31), default=0)
+    if bf < MIN_BIAS_SUM_BITS:
+        return bias_bits(b), 0
+    return bf, max(1, bf - 1 - BIAS_SUM_SPAN_BITS)
 
 
 def bias_bytes(b: npt.NDArray[np.int64], bf: int) -> bytes:

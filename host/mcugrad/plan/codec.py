@@ -13,8 +13,8 @@ from mcugrad.plan import opsdef
 from mcugrad.plan.opsdef import StepKind
 
 MAGIC = 0x4C50474D
-VERSION = 1
-HEADER_BYTES = 112
+VERSION = 2
+HEADER_BYTES = 116
 BLOB_ALIGN = 16
 OFFSET_BITS = 30
 
@@ -65,6 +65,7 @@ class Header:
     eval_steps: int
     loss_steps: int
     backward_steps: int
+    commit_steps: int
     steps_bytes: int
     sample: int
     sample_bytes: int
@@ -78,8 +79,8 @@ class Header:
     target_bytes: int
 
 
-_HEADER = struct.Struct("<IHH26I")
-assert _HEADER.size == HEADER_BYTES and len(fields(Header)) == 29
+_HEADER = struct.Struct("<IHH27I")
+assert _HEADER.size == HEADER_BYTES and len(fields(Header)) == 30
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,11 +113,11 @@ class DecodedStep:
 
 @dataclass(frozen=True, slots=True)
 class DecodedPlan:
-    """A plan taken apart. ``segments`` counts the steps of forward, eval, loss and backward."""
+    """A plan taken apart. ``segments`` counts the steps of forward, eval, loss, backward and commit."""
 
     header: Header
     steps: tuple[DecodedStep, ...]
-    segments: tuple[int, int, int, int]
+    segments: tuple[int, int, int, int, int]
     const: bytes
     init: bytes
 
@@ -126,7 +127,7 @@ def _align(n: int) -> int:
 
 
 def encode(interface: Interface, segments: Sequence[Sequence[bytes]], const: bytes, init: bytes) -> bytes:
-    """Put a plan together from packed records, the CONST region and the initial STATE."""
+    """Put a plan together from the packed records of its five segments, the CONST region and the initial STATE."""
     records = b"".join(record for segment in segments for record in segment)
     const_offset = _align(HEADER_BYTES + len(records))
     init_offset = _align(const_offset + len(const))
@@ -150,6 +151,7 @@ def encode(interface: Interface, segments: Sequence[Sequence[bytes]], const: byt
         eval_steps=len(segments[1]),
         loss_steps=len(segments[2]),
         backward_steps=len(segments[3]),
+        commit_steps=len(segments[4]),
         steps_bytes=len(records),
         sample=interface.sample,
         sample_bytes=interface.sample_bytes,
@@ -183,7 +185,7 @@ def decode(plan: bytes) -> DecodedPlan:
     if head.plan_bytes != len(plan) or zlib.crc32(plan[20:]) != head.plan_crc:
         raise PlanError(f"plan is damaged: {len(plan)} bytes of {head.plan_bytes}, or its CRC-32 differs", "make the plan again")
     steps = _decode_steps(_part(plan, "steps", head.steps_offset, head.steps_bytes))
-    segments = (head.forward_steps, head.eval_steps, head.loss_steps, head.backward_steps)
+    segments = (head.forward_steps, head.eval_steps, head.loss_steps, head.backward_steps, head.commit_steps)
     if sum(segments) != len(steps):
         raise PlanError(f"plan has {len(steps)} steps, its segments count {sum(segments)}")
     const = _part(plan, "CONST", head.const_offset, head.const_bytes)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import zlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -83,8 +84,8 @@ def checked_label(plan: DecodedPlan, label: int, lr: float, skip: float) -> None
 class Machine:
     """The NumPy executor of one plan. The C library, wrapped by mcugrad.native.NativeMachine, has the same interface.
 
-    ``tracing`` fills ``trace`` with the CRC-32 of what each step of the last predict or train wrote: all OUT and UPD references in the
-    order of the record. ``observe`` is called after every step.
+    ``tracing`` fills ``trace`` with the CRC-32 of what each step of the last predict, train or commit wrote: all OUT and UPD references
+    in the order of the record. ``observe`` is called after every step.
     """
 
     def __init__(self, plan: bytes) -> None:
@@ -101,11 +102,9 @@ class Machine:
         self.trace: list[int] = []
         self.observe: Observer | None = None
         self._steps = tuple(_Step(i, s.kind, *bind(s.kind, s.values, self.regions)) for i, s in enumerate(self.plan.steps))
-        forward, evaluate, loss, _ = self.plan.segments
-        self._forward = self._steps[:forward]
-        self._eval = self._steps[forward : forward + evaluate]
-        self._loss = self._steps[forward + evaluate : forward + evaluate + loss]
-        self._backward = self._steps[forward + evaluate + loss :]
+        steps = iter(self._steps)
+        segments = (tuple(itertools.islice(steps, n)) for n in self.plan.segments)
+        self._forward, self._eval, self._loss, self._backward, self._commit = segments
 
     @property
     def state(self) -> bytes:
@@ -152,6 +151,11 @@ class Machine:
         if not skipped:
             self._run(self._backward)
         return Result(loss, peak, argmax, bool(skipped))
+
+    def commit(self) -> None:
+        """The end of a micro-batch: the summed steps go into the weights. A plan that updates with every sample has nothing to do."""
+        self.trace = []
+        self._run(self._commit)
 
     def _at(self, reference: int, ctype: str, count: int) -> Array:
         return view(self.regions[region_of(reference)], offset_of(reference), ctype, count)
