@@ -1,4 +1,4 @@
-"""Outputs laid over their inputs at the distances that memory/overlap.py allows: the results are those of separate bytes. Closer, they are not.
+"""Outputs laid over their inputs at the distances that memory/overlap.py allows give the same results. Closer, they do not.
 
 The reference reads everything before it writes, so overlapping bytes are wrong exactly where C differs from it.
 """
@@ -66,6 +66,7 @@ KINDS: Mapping[str, st.SearchStrategy[Scalars]] = {
     "resize_bwd_x_s8": test_resize.error(),
 }
 quiet = settings(max_examples=40, deadline=None, suppress_health_check=list(HealthCheck), print_blob=True)
+often = settings(quiet, max_examples=400)
 
 
 # ---- two references laid over each other ------------------------------------------------------------------------------
@@ -80,8 +81,7 @@ def overlaid(layout: Layout, read: str, written: str, distance: int) -> Layout:
     memory[: len(arena)] = arena
     for name, at in ((written, start), (read, start + distance)):
         place = int(layout.values[name])
-        held = layout.regions[region_of(place)][offset_of(place) :][: sizes[name]]
-        memory[at : at + sizes[name]] = held
+        memory[at : at + sizes[name]] = layout.regions[region_of(place)][offset_of(place) :][: sizes[name]]
     values = dict(layout.values) | {written: ref(Region.ARENA, start), read: ref(Region.ARENA, start + distance)}
     regions = (memory, *layout.regions[1:])
     return Layout(layout.kind, values, layout.kind.pack(values), regions)
@@ -137,6 +137,11 @@ def test_at_the_lag_and_above_it_is_right(name: str, data: st.DataObject, seed: 
         assert all(np.array_equal(a, e) for a, e in zip(actual, regions, strict=True)), "a byte beside the output was written"
 
 
+def test_no_other_kind_shares_bytes() -> None:
+    ones = {kind: {s.name: 1 for s in kind.scalars} for name, kind in kinds().items() if name not in KINDS}
+    assert [kind.name for kind, k in ones.items() if lags(kind, k)] == []
+
+
 # ---- no lag is larger than it must be -----------------------------------------------------------------------------------
 
 WINDOW = {"h": 6, "w": 5, "p": 6, "q": 5, "r": 3, "s": 3, "sh": 1, "sw": 1, "pt": 1, "pl": 1}
@@ -184,7 +189,7 @@ def test_one_row_closer_is_wrong(name: str, read: str) -> None:
     assert not any(differs(lag, seed) for seed in range(30))
 
 
-@quiet
+@often
 @given(data=st.data(), name=st.sampled_from(sorted(KINDS)), seed=st.integers(0, 2**32 - 1))
 def test_every_other_lag_is_0(data: st.DataObject, name: str, seed: int) -> None:
     k = data.draw(KINDS[name])
@@ -205,7 +210,7 @@ def lag_by_rows(pairs: list[tuple[int, int]], long: int, wide: int) -> int:
     return max(ends, default=0)
 
 
-@quiet
+@often
 @given(k=test_dwconv2d.shape().flatmap(lambda k: st.just(k | {"has_skip": 0, "has_mask": 0})))
 def test_windows_equal_a_walk_over_all_rows(k: Scalars) -> None:
     x, y = k["w"] * k["i"], k["q"] * k["o"]
@@ -215,7 +220,7 @@ def test_windows_equal_a_walk_over_all_rows(k: Scalars) -> None:
     assert lags(kinds()["dwconv2d_bwd_x_s8"], k)["dy", "dx"] == max(0, lag_by_rows(back, x, y))
 
 
-@quiet
+@often
 @given(k=test_pool.shape().flatmap(lambda k: st.just(k | {"has_skip": 0, "has_mask": 0})))
 def test_a_maximum_reads_the_whole_window(k: Scalars) -> None:
     meet = list(rows_read(k))
@@ -224,7 +229,7 @@ def test_a_maximum_reads_the_whole_window(k: Scalars) -> None:
     assert lags(kinds()["maxpool_bwd_x_s8"], k)["x", "dx"] == max(0, lag_by_rows(around, row, row))
 
 
-@quiet
+@often
 @given(k=test_copy.ascending())
 def test_a_copy_equals_a_walk_over_its_elements(k: Scalars) -> None:
     """An element of y may reach the place that the next element of x is read from, not beyond."""
