@@ -2,8 +2,8 @@
 // Letters   P rows, C columns.   Row-major.   a, y, dy (P,C) s8   b (P or 1, C or 1) s8, spread   dx as a or as b, s8
 // y  = clamp(zy + My * (asign * Ma * (a - za) * 2^20 + bsign * Mb * (b - zb) * 2^20))     TensorFlow Lite, three roundings
 // dx = round(Mx * sign * dy * 2^12), or for a spread b round(Mx * sign * 2^up * sum dy)   SPEC.md 3.5
-// Rounding: fixed.h, error.h. Nothing is saved for backward. y may be the bytes of a, or of a b that is not spread; dx those of
-// skip or x, and where it is not a sum those of dy.
+// Rounding: fixed.h, error.h. Nothing is saved for backward. By elements (SPEC.md 3), y may lie over a or a b that is
+// not spread, and dx over skip or x, and over dy where it is not a sum.
 // |(a - za) * 2^20| < 2^28, Ma, Mb < 1: the sum fits. The sum of dy wraps at 32 bits: below 2^31 for P*C <= 2^24 / 2^up.
 
 #include "broadcast.h"

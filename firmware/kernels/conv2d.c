@@ -5,7 +5,8 @@
 // y  = clamp(zy + M[o] * (b[o] + sum_rsi w[o,r,s,i] * (x[p*sh + r*dh - pt, q*sw + s*dw - pl, i] - zx)))   Jacob 2018, eq. 7
 // dx = round(Mx * sum_ors w[o,r,s,i] * (dy[p,q,o] * fold[o])), over the p, q that read this x              SPEC.md 3.5
 // dw = sum_pq dy[p,q,o] * x[...,i] - zx * sum_pq dy[p,q,o], then w -= factor[o] * dw                                        SPEC.md 3.6
-// Rounding: fixed.h, error.h, update.h. Saved for backward: x. y may alias nothing; dx may be the bytes of skip or x.
+// Rounding: fixed.h, error.h, update.h. Saved for backward: x. Over each other in the order of SPEC.md 3: y over
+// x and dx over dy by rows, dx over skip or x by elements.
 // acc wraps at 32 bits: |acc| < 2^31 for R*S*I <= 66,000 (y) and P*Q <= 66,000 (dw); for dx the host chooses fold so.
 // Where a size is 0, the others may be anything: addresses that are then never read wrap, unsigned.
 

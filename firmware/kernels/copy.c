@@ -2,8 +2,8 @@
 // Letters   D0 D1 D2 D3 sizes of the block.   x (XN) s8   y (YN) s8, filled first where has_fill
 // y[yo + i*y0 + j*y1 + k*y2 + l*y3] = x[xo + i*x0 + j*x1 + k*x2 + l*x3]
 // Nothing is rounded or saved. Offsets are below 2^30 where they are read; beyond, they wrap unused.
-// The elements are moved in the order of the block, each read before it is written. So y may overlap x where nothing is filled, the
-// places of the block ascend on both sides and no element of y lies above its element of x.
+// The elements are moved in the order of the block, each read before it is written (SPEC.md 3). So y may lie over x where nothing is
+// filled, the places of the block ascend on both sides and no element of y lies above its element of x: a run may move down.
 
 #include <string.h>
 

@@ -4,7 +4,8 @@
 // y  = clamp(zy + M[o] * (b[o] + sum_rs w[o,r,s] * (x[p*sh + r*dh - pt, q*sw + s*dw - pl, o/M] - zx)))
 // dx = round(Mx * sum_ors w[o,r,s] * (dy[p,q,o] * fold[o])), o over the M outputs of the input       SPEC.md 3.5
 // dw = sum_pq dy[p,q,o] * (x[...,o/M] - zx), then w -= factor[o] * dw                                SPEC.md 3.6
-// Rounding: fixed.h, error.h, update.h. Saved for backward: x. y may alias nothing; dx may be the bytes of skip or x.
+// Rounding: fixed.h, error.h, update.h. Saved for backward: x. Over each other in the order of SPEC.md 3: y over
+// x and dx over dy by rows, dx over skip or x by elements.
 // acc wraps at 32 bits: |acc| < 2^31 for every R, S (y) and for P*Q <= 66,000 (dw); for dx the host chooses fold so.
 
 #include "plane.h"

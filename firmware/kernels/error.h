@@ -1,7 +1,8 @@
 // error.h -- the end of every step that makes an error tensor. SPEC.md section 3.5.
 //
 // An error is int8, dL/dy = e * unit * 2^r with one r per tensor, which follows the largest |e| by a counting rule.
-// A kernel calls begin once, put once for each element with its accumulator, end once. dx may be the same bytes as skip or x.
+// A kernel calls begin once, put once for each element with its accumulator, end once. Elements
+// are put upwards: dx may lie over skip or x, never over bits.
 
 #ifndef MG_ERROR_H
 #define MG_ERROR_H
@@ -26,9 +27,9 @@ static inline int32_t mg_exponent_r(const struct mg_ctx *ctx, mg_ref ref)
 struct mg_error {
     int8_t *dx;
     mg_exponent *rx;
-    const int8_t *skip;  // NULL: no skip error
-    const int8_t *x;     // NULL: no mask from x
-    const uint8_t *bits; // NULL: no mask of bits
+    const int8_t *skip;   // NULL: no skip error
+    const int8_t *x;      // NULL: no mask from x
+    const uint8_t *bits;  // NULL: no mask of bits
     int32_t mult, n;
     int32_t skip_mult, skip_n;
     int32_t lo, hi;  // the error passes where lo < x < hi, or where bit k % 8 of byte k / 8 is set

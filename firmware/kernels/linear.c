@@ -4,7 +4,8 @@
 // y  = clamp(zy + M[o] * (b[o] + sum_i w[o,i] * (x[n,i] - zx)))          Jacob 2018, eq. 7; s32: what stands after M[o] *
 // dx = round(Mx * sum_o w[o,i] * (dy[n,o] * fold[o]))                    SPEC.md 3.5
 // dw = sum_n dy[n,o] * (x[n,i] - zx), then w -= factor[o] * dw           SPEC.md 3.6
-// Rounding: fixed.h, error.h, update.h. Saved for backward: x. y may alias nothing; dx may be the bytes of skip or x.
+// Rounding: fixed.h, error.h, update.h. Saved for backward: x. Over each other in the order of SPEC.md 3: y over
+// x and dx over dy by rows n, dx over skip or x by elements.
 // acc wraps at 32 bits: |acc| <= I * 128 * 255 < 2^31 for every I (y) and N (dw); for dx the host chooses fold so.
 
 #include "plane.h"

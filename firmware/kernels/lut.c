@@ -2,7 +2,8 @@
 // Letters   n elements.   x, y, dy, dx (n) s8   table (256) s8   slope (256) s16
 // y  = table[x + 128]
 // dx = round(Mx * dy * slope[x + 128])                        SPEC.md 3.5
-// Rounding: error.h. Saved for backward: x. y may be the bytes of x; dx those of dy, skip or x. |dy * slope| <= 2^22.
+// Rounding: error.h. Saved for backward: x. By elements (SPEC.md 3), y may lie over x, and dx over dy,
+// skip or x. |dy * slope| <= 2^22.
 
 #include "error.h"
 

@@ -1,7 +1,7 @@
 // mask.c -- what a clamp lets pass, one bit an element: saved for backward in an eighth of the bytes of its tensor.
 // Letters   N elements.   x (N) s8   bits ((N+7)/8) u8: bit k % 8 of byte k / 8, the spare bits of the last byte 0
 // bit = lo < x < hi
-// Nothing is rounded. bits may alias nothing.
+// Nothing is rounded. bits may lie over nothing.
 
 #include "plan.h"
 

@@ -2,7 +2,8 @@
 // Letters   P rows, C columns.   Row-major.   a, y, dy, dx (P,C) s8   b (P or 1, C or 1) s8, spread
 // y  = max ? max(a, b) : min(a, b), of the codes
 // dx = round(Mx * dy * 2^12) where the operand was chosen, else 0; a where both are equal   SPEC.md 3.5
-// Rounding: error.h. Saved for backward: a, b. y may be the bytes of a, or of a b that is not spread; dx those of dy, skip or x.
+// Rounding: error.h. Saved for backward: a, b. By elements (SPEC.md 3), y may lie over a or a b that is not
+// spread, and dx over dy, a, such a b, skip or x.
 
 #include "broadcast.h"
 

@@ -3,8 +3,8 @@
 // y  = clamp(zy + M * ((a - za) * (b - zb)))
 // da = round(Mx * dy * (b - zb))                                                          SPEC.md 3.5
 // db = round(Mx * sum dy * (a - za)), over what reads this b
-// Rounding: fixed.h, error.h. Saved for backward: the other operand. y may be the bytes of a, or of a b that is not spread; dx
-// those of skip or x, and of dy for da.
+// Rounding: fixed.h, error.h. Saved for backward: the other operand. By elements (SPEC.md 3), y may lie over a or a b
+// that is not spread, and dx over skip or x, and over dy and the other operand where that is not a sum or spread.
 // |product| < 2^16. The sum for db wraps at 32 bits: below 2^31 for 65,000 readers of one b.
 
 #include "broadcast.h"

@@ -6,8 +6,8 @@
 // maximum: y  = clamp(max x), -128 where K = 0
 //          dx = round(Mx * 2^12 * sum of dy over the windows whose first largest tap is this one)
 // mean:    y[c] = clamp(zy + M * (bias + sum_hw x[h,w,c]))
-// Rounding: fixed.h, error.h. Saved for backward: x of the maximum. y may alias nothing; dx may be the bytes of skip, and of the
-// average's x.
+// Rounding: fixed.h, error.h. Saved for backward: x of the maximum. Over each other in the order of SPEC.md 3: y over x, dx over dy
+// and over x of the maximum by rows, dx over skip and x of the average by elements; not the mean's.
 // |sum x| <= R*S*128 < 2^24. Backward wraps at 32 bits: below 2^31 for up to 16 windows around a pixel, whatever K; for the maximum
 // up to 4,095.
 

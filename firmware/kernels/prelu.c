@@ -2,7 +2,8 @@
 // Letters   P positions, C channels.   Row-major.   x, y, dy, dx (P,C) s8   alpha (C) s8   slope (C) s16
 // y  = sat8(zy + (x >= zx ? Mp * (x - zx) : Mn * ((x - zx) * (alpha[c] - za))))
 // dx = round(Mx * dy * (x > zx ? one : slope[c]))             SPEC.md 3.5
-// Rounding: fixed.h, error.h. Saved for backward: x. y may be the bytes of x; dx those of dy, skip or x.
+// Rounding: fixed.h, error.h. Saved for backward: x. By elements (SPEC.md 3), y may lie over x, and dx over
+// dy, skip or x.
 // |(x - zx) * (alpha - za)| < 2^16, |dy * slope| <= 2^22.
 
 #include "error.h"

@@ -1,7 +1,8 @@
 // requant.c -- int32 accumulators of a head to the int8 output that the model file promises.
 // Letters   N batch, O outputs.   Row-major.   x (N,O) s32   y (N,O) s8
 // y = clamp(zy + M[o] * x[n,o])
-// Rounding: fixed.h. y may alias nothing. Any x: requant saturates by construction, the zero point is added after the clamp.
+// Rounding: fixed.h. By elements (SPEC.md 3), y may lie over x.
+// Any x: requant saturates by construction, the zero point is added after the clamp.
 
 #include "fixed.h"
 

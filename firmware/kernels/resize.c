@@ -2,7 +2,8 @@
 // Letters   H W input size, P Q output size, C channels.   Row-major.   x, dx (H,W,C) s8   y, dy (P,Q,C) s8   rows (P), cols (Q) u16
 // y  = x[min(rows[p], H-1), min(cols[q], W-1), c]
 // dx = round(Mx * 2^12 * sum of dy over the p, q that read this x)                      SPEC.md 3.5
-// Rounding: error.h. Nothing is saved for backward. y may alias nothing; dx may be the bytes of skip or x.
+// Rounding: error.h. Nothing is saved for backward. Over each other in the order of SPEC.md 3: y over x and dx over
+// dy by rows, dx over skip or x by elements.
 // The sum wraps at 32 bits: below 2^31 for fewer than 4,096 readers of one pixel.
 
 #include "error.h"

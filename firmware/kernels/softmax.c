@@ -2,9 +2,9 @@
 // Letters   N batch, C classes.   x, dy, dx (N,C) s8   y (N,C) s8, scale 1/256, zero point -128
 // y  = 256 * exp(beta * scale * (x - max x)) / sum - 128; differences below diff_min give -128
 // dx = round(Mx * q * (256 * dy - sum dy * q)), q = y + 128                                     SPEC.md 3.5
-// Q a.b below: b fraction bits. Products are srdhm. y may be the bytes of nothing: x is read three times.
-// The sum is Q12.19: it holds 4095 ones; beyond, it wraps. Saved for backward: y. dx may be the bytes of dy, skip or x. Backward wraps at
-// 32 bits: below 2^31 where the q of a row add up to 65,000 or less; what forward has written adds up to about 256.
+// Q a.b below: b fraction bits. Products are srdhm. y may lie over x by rows (SPEC.md 3): a row of x is read three times.
+// The sum is Q12.19: it holds 4095 ones; beyond, it wraps. Saved for backward: y. dx may lie over dy, y, skip or x, by elements.
+// Backward wraps at 32 bits: below 2^31 where the q of a row add up to 65,000 or less; what forward has written adds up to about 256.
 
 #include "error.h"
 
