@@ -8,11 +8,13 @@ from typing import Any
 
 import click
 import numpy as np
+import numpy.typing as npt
 from rich.table import Table
 
 from mcugrad.board import open_board
 from mcugrad.cli.common import (
     Output,
+    batch_option,
     board_option,
     channels_option,
     classes_option,
@@ -53,22 +55,29 @@ class StepCost:
 @channels_option
 @classes_option
 @rounding_option
+@batch_option
 @loss_option
 @command
 def bench(
-    output: Output, model: Path, board: str, scheme: str, channels: str, classes: int | None, rounding: str, loss: str
+    output: Output, model: Path, board: str, scheme: str, channels: str, classes: int | None, rounding: str, batch: int, loss: str
 ) -> dict[str, Any]:
-    """Run one training step of MODEL on a board and show what each step costs: instructions where it is emulated, else cycles or time."""
-    compiled = compile_model(model, scheme, classes, Options(ws=weight_bytes(rounding)), loss_of(loss), Channels(channels))
+    """Run one training step of MODEL on a board and show what each step costs: instructions where it is emulated, else cycles or time.
+
+    With --batch also a commit.
+    """
+    compiled = compile_model(model, scheme, classes, Options(ws=weight_bytes(rounding), batch=batch), loss_of(loss), Channels(channels))
     with open_board(board) as (opened, transport):
         session = Session(transport)
         caps = session.hello()
         session.load_plan(compiled.plan)
         session.profile_on()
         _train_once(session, compiled)
-        ticks = np.frombuffer(session.read(Region.TRACE, 0, 4 * len(compiled.program.steps)), "<u4").tolist()
+        ticks = _step_ticks(session, compiled)
+        if compiled.program.segments[-1]:
+            session.commit()
+            ticks += _step_ticks(session, compiled)
         session.bye()
-    units = [caps.units(t) for t in ticks]
+    units = [caps.units(t) for t in ticks.tolist()]
     if any(u is None for u in units):
         raise UnavailableError(f"board {board} has no timer that moves", "use an emulated board")
     found = [
@@ -93,6 +102,11 @@ def _train_once(session: Session, compiled: Compiled) -> None:
     sizes = [v.nbytes for v in (compiled.program.sample, compiled.program.target) if v is not None]
     session.sample(rng.integers(-128, 128, sum(sizes)).astype(np.int8))
     session.train(0, 0.001, 0.0)
+
+
+def _step_ticks(session: Session, compiled: Compiled) -> npt.NDArray[np.uint32]:
+    """Ticks of each step of the last run, 0 for those that did not run."""
+    return np.frombuffer(session.read(Region.TRACE, 0, 4 * len(compiled.program.steps)), "<u4").astype(np.uint32)
 
 
 def _show(output: Output, found: list[StepCost], unit: str) -> None:

@@ -11,6 +11,7 @@ import click
 from mcugrad.board import find_board
 from mcugrad.cli.common import (
     Output,
+    batch_option,
     board_option,
     channels_option,
     classes_option,
@@ -37,11 +38,21 @@ from mcugrad.training.checkpoint import write_atomic
 @channels_option
 @classes_option
 @rounding_option
+@batch_option
 @loss_option
 @click.option("--out", type=click.Path(path_type=Path), default=Path("mcugrad-build"), show_default=True, help="Folder for the files.")
 @command
 def build(
-    output: Output, model: Path | None, board: str, scheme: str, channels: str, classes: int | None, rounding: str, loss: str, out: Path
+    output: Output,
+    model: Path | None,
+    board: str,
+    scheme: str,
+    channels: str,
+    classes: int | None,
+    rounding: str,
+    batch: int,
+    loss: str,
+    out: Path,
 ) -> dict[str, Any]:
     """Build the trainer firmware of a board; with MODEL also its plan: plan.bin, and plan.h for an application of your own."""
     target = find_board(board)
@@ -52,7 +63,7 @@ def build(
     output.say(f"{elf}: flash {group_digits(image.flash_bytes)} bytes, static RAM {group_digits(image.static_ram_bytes)} bytes")
     files = {"firmware": str(elf)}
     if model is not None:
-        compiled = compile_model(model, scheme, classes, Options(ws=weight_bytes(rounding)), loss_of(loss), Channels(channels))
+        compiled = compile_model(model, scheme, classes, Options(ws=weight_bytes(rounding), batch=batch), loss_of(loss), Channels(channels))
         require_fit(report(compiled, target))
         write_atomic(out / "plan.bin", compiled.plan)
         write_atomic(out / "plan.h", c_array(compiled.plan).encode())

@@ -12,6 +12,7 @@ from rich.table import Table
 from mcugrad.board import open_board
 from mcugrad.cli.common import (
     Output,
+    batch_option,
     board_option,
     channels_option,
     classes_option,
@@ -43,6 +44,7 @@ from mcugrad.training.run import train
 @channels_option
 @classes_option
 @rounding_option
+@batch_option
 @loss_option
 @click.option("--steps", type=click.IntRange(1), default=16, show_default=True, help="Samples to compare, before and after settling.")
 @click.option(
@@ -59,6 +61,7 @@ def check(
     channels: str,
     classes: int | None,
     rounding: str,
+    batch: int,
     loss: str,
     steps: int,
     settle: int,
@@ -68,9 +71,9 @@ def check(
 
     Fails with exit code 7 at the first byte that differs, or where a gradient's cosine with the float gradient is under its bound.
     """
-    compiled = compile_model(model, scheme, classes, Options(ws=weight_bytes(rounding)), loss_of(loss), Channels(channels))
+    compiled = compile_model(model, scheme, classes, Options(ws=weight_bytes(rounding), batch=batch), loss_of(loss), Channels(channels))
     dataset = _some(load_data(output, data, compiled), settle + steps)
-    recipe = Recipe(epochs=-(-(settle + steps) // len(dataset.x)), lr=lr, schedule="constant", skip=0.0, seed=1)
+    recipe = Recipe(epochs=-(-(settle + steps) // len(dataset.x)), lr=lr, schedule="constant", skip=0.0, seed=1, batch=batch)
     with open_board(board) as (_, transport):
         session = Session(transport)
         session.hello()

@@ -113,6 +113,13 @@ rounding_option = click.option(
     show_default=True,
     help="Trained weights: 16 bits with a residual plane, or int8 with stochastic rounding (half the memory).",
 )
+batch_option = click.option(
+    "--batch",
+    type=int,
+    default=1,
+    show_default=True,
+    help="Samples of a micro-batch: the weights move after so many. --lr goes with the mean of their gradients.",
+)
 channels_option = click.option(
     "--channels",
     type=click.Choice([c.value for c in Channels]),

@@ -11,6 +11,7 @@ from rich.table import Table
 from mcugrad.board import find_board
 from mcugrad.cli.common import (
     Output,
+    batch_option,
     board_option,
     channels_option,
     classes_option,
@@ -37,14 +38,24 @@ from mcugrad.training.checkpoint import write_atomic
 @channels_option
 @classes_option
 @rounding_option
+@batch_option
 @loss_option
 @click.option("--out", type=click.Path(path_type=Path), help="Write the plan's bytes here.")
 @command
 def plan(
-    output: Output, model: Path, board: str, scheme: str, channels: str, classes: int | None, rounding: str, loss: str, out: Path | None
+    output: Output,
+    model: Path,
+    board: str,
+    scheme: str,
+    channels: str,
+    classes: int | None,
+    rounding: str,
+    batch: int,
+    loss: str,
+    out: Path | None,
 ) -> dict[str, Any]:
     """Compile a training plan for MODEL and show its memory, flash and work on a board."""
-    compiled = compile_model(model, scheme, classes, Options(ws=weight_bytes(rounding)), loss_of(loss), Channels(channels))
+    compiled = compile_model(model, scheme, classes, Options(ws=weight_bytes(rounding), batch=batch), loss_of(loss), Channels(channels))
     r = report(compiled, find_board(board))
     show_report(output, r)
     require_fit(r)

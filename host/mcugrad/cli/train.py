@@ -18,6 +18,7 @@ from mcugrad.cli.check import show_verdict
 from mcugrad.cli.common import (
     Interrupted,
     Output,
+    batch_option,
     board_option,
     channels_option,
     classes_option,
@@ -58,6 +59,7 @@ class _Run:
 
     output: Output
     compiled: Compiled
+    options: Options
     report: PlanReport
     recipe: Recipe
     data: DataSet
@@ -87,6 +89,7 @@ class _Run:
 @click.option("--skip", type=float, default=0.1, show_default=True, help="Skip samples whose largest |dL/dlogit| is below this.")
 @click.option("--seed", type=click.IntRange(0, 2**32 - 1), default=1, show_default=True, help="Order of the samples, stochastic rounding.")
 @rounding_option
+@batch_option
 @loss_option
 @click.option("--check", type=click.IntRange(0), default=0, show_default=True, help="Samples to compare with the reference, bit for bit.")
 @click.option("--out", type=click.Path(path_type=Path), default=Path("trained.tflite"), show_default=True, help="The trained model.")
@@ -106,6 +109,7 @@ def train(
     skip: float,
     seed: int,
     rounding: str,
+    batch: int,
     loss: str,
     check: int,
     out: Path,
@@ -114,9 +118,11 @@ def train(
 
     Beside --out come a checkpoint (.ckpt), a run log (.jsonl) and the loss curve (.svg). Ctrl-C saves the weights so far.
     """
-    recipe = Recipe(epochs, (FRESH_LR if classes else TRAINED_LR) if lr is None else lr, schedule, skip if loss != "mse" else 0.0, seed)
+    rate = (FRESH_LR if classes else TRAINED_LR) if lr is None else lr
+    options = Options(weight_bytes(rounding), seed, batch)
+    recipe = Recipe(epochs, rate, schedule, skip if loss != "mse" else 0.0, seed, batch)
     _require_name(out, model)
-    compiled = compile_model(model, scheme, classes, Options(weight_bytes(rounding), seed), loss_of(loss), Channels(channels))
+    compiled = compile_model(model, scheme, classes, options, loss_of(loss), Channels(channels))
     dataset = load_data(output, data, compiled)
     held_out = load_data(output, eval_data, compiled) if eval_data else None
     files = Files.beside(out)
@@ -127,7 +133,7 @@ def train(
         show_report(output, r)
         require_fit(r)
         with files.log.open("w", encoding="utf-8") as log_file:
-            run = _Run(output, compiled, r, recipe, dataset, held_out, check, files, RunLog(log_file))
+            run = _Run(output, compiled, options, r, recipe, dataset, held_out, check, files, RunLog(log_file))
             run.log.event("start", model=str(model), board=board, scheme=r.scheme, recipe=asdict(recipe), ram=asdict(r.ram))
             result = _conduct(run, opened, Session(transport))
             run.log.event("end", **result)
@@ -178,7 +184,7 @@ def _judge(run: _Run, board: Board, session: Session, state: bytes, cold: Agreem
     }
     still = unchanged(run.compiled, state)
     run.figures["unchanged_weights"] = still.as_dict()
-    run.notes += still.notes(run.steps, run.compiled.program.trained[0].ws)
+    run.notes += still.notes(run.steps, run.options.ws)
     run.notes += dull_layers(run.compiled, state, (run.held_out or run.data).x)
     if cold is not None:
         run.verdict = Verdict(cold, *check_settled(session, run.compiled, state, run.data, run.recipe, run.check))
@@ -227,7 +233,7 @@ def _ctrl_c_noted() -> Iterator[Callable[[], bool]]:
 def _save(run: _Run, session: Session, board: Board, early: McugradError | None) -> bytes:
     """Bring STATE home and write the trained model, the checkpoint and the curve, at the end or where training stopped early."""
     state = session.read_state()
-    save(run.compiled, state, run.recipe.seed, run.files)
+    save(run.compiled, state, run.options, run.files)
     stopped = "" if early is None else f", stopped after {len(run.steps)} steps"
     draw(run.steps, run.recipe.epochs, f"training loss of {run.compiled.model.name} on {board.name}{stopped}", run.files)
     if early is not None:

@@ -46,7 +46,7 @@ class Verdict:
 def check_cold(session: Session, compiled: Compiled, data: DataSet, recipe: Recipe, count: int) -> Agreement:
     """Compare ``count`` training samples from the initial STATE."""
     order = list(recipe.order(len(data.x)))[:count]
-    return compare(session, compiled, decode(compiled.plan).init, data, order, recipe.lr, 0.0)
+    return compare(session, compiled, decode(compiled.plan).init, data, order, recipe.sample_lr, 0.0, recipe.batch)
 
 
 def check_settled(
@@ -56,5 +56,5 @@ def check_settled(
     order = list(recipe.order(len(data.x)))[-count:]
     truth = data.target if data.target is not None else data.y
     assert truth is not None
-    agreement = compare(session, compiled, state, data, order, recipe.lr, 0.0)
+    agreement = compare(session, compiled, state, data, order, recipe.sample_lr, 0.0, recipe.batch)
     return agreement, gradient_quality(compiled, state, data.x[order], truth[order], recipe.lr)

@@ -41,10 +41,13 @@ class Agreement:
     difference: Difference | None
 
 
-def compare(session: Session, compiled: Compiled, state: bytes, data: DataSet, order: Sequence[int], lr: float, skip: float) -> Agreement:
+def compare(
+    session: Session, compiled: Compiled, state: bytes, data: DataSet, order: Sequence[int], lr: float, skip: float, batch: int = 1
+) -> Agreement:
     """Train board and reference from ``state`` on the samples of ``order``, and compare after every sample.
 
-    The board's STATE is then that of these N samples. Raises FitError where the board has no room for the trace.
+    With ``batch`` > 1 both commit after so many samples and after the last, and are compared then too. The board's STATE is then that of
+    these N samples. Raises FitError where the board has no room for the trace.
     """
     machine = Machine(compiled.plan)
     machine.state = state
@@ -58,27 +61,44 @@ def compare(session: Session, compiled: Compiled, state: bytes, data: DataSet, o
             reference = machine.train(data.x[i], label, lr, skip, target)
             session.sample(sample_of(data, i))
             reply = session.train(label, lr, skip)
-            board = np.frombuffer(session.read(Readable.TRACE, 0, 4 * len(compiled.program.steps)), "<u4")
-            executed = _executed(compiled, reference.skipped)
-            trace = dict(zip(executed, machine.trace, strict=True))
-            whole = whole_outputs(compiled, executed)
-            found = _first_step(compiled, k, board, trace, whole)
-            found = found or _first_state(compiled, k, session.read_state(), machine.state)
+            found, compared = _compare_run(session, compiled, machine, _trained_steps(compiled, reference.skipped), k)
+            outputs += compared
             if not found and np.float32(reply.loss) != np.float32(reference.loss):
                 found = Difference(k, "loss", repr(reply.loss), repr(reference.loss))
+            if not found and batch > 1 and ((k + 1) % batch == 0 or k + 1 == len(order)):
+                machine.commit()
+                session.commit()
+                found, compared = _compare_run(session, compiled, machine, _committed_steps(compiled), k)
+                outputs += compared
             if found:
                 return Agreement(k + 1, outputs, found)
-            outputs += len(whole)
     finally:
         session.trace_off()
     return Agreement(len(order), outputs, None)
 
 
-def _executed(compiled: Compiled, skipped: bool) -> list[int]:
+def _compare_run(
+    session: Session, compiled: Compiled, machine: Machine, executed: Sequence[int], sample: int
+) -> tuple[Difference | None, int]:
+    """What both have left of running the same steps: the first difference, and how many step outputs were compared."""
+    board = np.frombuffer(session.read(Readable.TRACE, 0, 4 * len(compiled.program.steps)), "<u4")
+    trace = dict(zip(executed, machine.trace, strict=True))
+    whole = whole_outputs(compiled, executed)
+    found = _first_step(compiled, sample, board, trace, whole)
+    return found or _first_state(compiled, sample, session.read_state(), machine.state), len(whole)
+
+
+def _trained_steps(compiled: Compiled, skipped: bool) -> list[int]:
     """Indices of the steps that a training step runs."""
-    forward, evaluate, loss, backward = (len(s) for s in compiled.program.segments)
+    forward, evaluate, loss, backward, _ = (len(s) for s in compiled.program.segments)
     first_loss = forward + evaluate
     return [*range(forward), *range(first_loss, first_loss + loss + (0 if skipped else backward))]
+
+
+def _committed_steps(compiled: Compiled) -> list[int]:
+    """Indices of the steps that a commit runs: the last ones."""
+    steps = len(compiled.program.steps)
+    return list(range(steps - len(compiled.program.segments[-1]), steps))
 
 
 def whole_outputs(compiled: Compiled, executed: Sequence[int]) -> list[int]:

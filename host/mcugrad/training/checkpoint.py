@@ -27,6 +27,7 @@ class Checkpoint:
     seed: int
     state: bytes
     channels: str = "first"
+    batch: int = 1
 
 
 def write_atomic(path: Path, data: bytes) -> None:

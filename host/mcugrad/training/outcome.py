@@ -12,6 +12,7 @@ from typing import Any, TextIO
 from mcugrad.errors import UsageError
 from mcugrad.exporter import model_bytes
 from mcugrad.graph.permute import Channels
+from mcugrad.lower import Options
 from mcugrad.lower.read_back import unchanged_weights
 from mcugrad.pipeline import Compiled
 from mcugrad.plan import decode
@@ -93,19 +94,17 @@ class RunLog:
         self.event("step", **asdict(step))
 
 
-def save(compiled: Compiled, state: bytes, seed: int, files: Files) -> None:
-    """Write the trained .tflite and the checkpoint."""
+def save(compiled: Compiled, state: bytes, options: Options, files: Files) -> None:
+    """Write the trained model and the checkpoint. ``options``: those that the plan was lowered with."""
     header = decode(compiled.plan).header
-    trained = compiled.program.trained
     scheme = compiled.train.scheme.describe(compiled.train.graph)
     classes = compiled.program.classes if compiled.fresh_head else None
     write_atomic(files.model, model_bytes(compiled.trained_model(state), files.model.suffix))
     assert compiled.train.loss is not None
-    loss, ws = compiled.train.loss.value, trained[0].ws
+    loss, ws, seed = compiled.train.loss.value, options.ws, options.seed
     channels = Channels.NORM if compiled.order else Channels.FIRST  # the same plan where nothing was reordered
-    write_checkpoint(
-        files.checkpoint, Checkpoint(header.plan_crc, header.model_hash, scheme, classes, loss, ws, seed, state, channels.value)
-    )
+    arguments = scheme, classes, loss, ws, seed
+    write_checkpoint(files.checkpoint, Checkpoint(header.plan_crc, header.model_hash, *arguments, state, channels.value, options.batch))
 
 
 def draw(steps: Sequence[Step], epochs: int, title: str, files: Files) -> None:

@@ -17,13 +17,17 @@ MIN_LR, MAX_LR = 1e-30, 1e30
 
 @dataclass(frozen=True, slots=True)
 class Recipe:
-    """``lr`` is in real units (SPEC.md section 3.6); ``skip``: samples whose largest |dL/dlogit| is below it change nothing."""
+    """``lr`` is in real units (SPEC.md section 3.6); ``skip``: samples whose largest |dL/dlogit| is below it change nothing.
+
+    ``batch``: samples of a micro-batch. ``lr`` then goes with the mean of their gradients: each sample's step has lr / batch.
+    """
 
     epochs: int
     lr: float
     schedule: str
     skip: float
     seed: int
+    batch: int = 1
 
     def __post_init__(self) -> None:
         if self.epochs < 1:
@@ -42,5 +46,17 @@ class Recipe:
             yield from rng.permutation(samples).tolist()
 
     def learning_rate(self, step: int, steps: int) -> float:
-        """Learning rate of ``step`` out of ``steps``: constant, or a half cosine down to 0."""
-        return self.lr if self.schedule == "constant" else self.lr * 0.5 * (1 + math.cos(math.pi * step / steps))
+        """Learning rate of ``step``, which is one sample, out of ``steps``: constant, or a half cosine down to 0."""
+        return self.sample_lr if self.schedule == "constant" else self.sample_lr * 0.5 * (1 + math.cos(math.pi * step / steps))
+
+    @property
+    def sample_lr(self) -> float:
+        """What one sample of a micro-batch contributes at the full rate."""
+        return self.lr / self.batch
+
+    def commits(self, samples: int) -> frozenset[int]:
+        """The steps of the whole run behind which a micro-batch ends: ``batch`` samples, or the last ones of an epoch. None for batch 1."""
+        if self.batch == 1:
+            return frozenset()
+        ends = (k for k in range(samples) if (k + 1) % self.batch == 0 or k + 1 == samples)
+        return frozenset(epoch * samples + k for k in ends for epoch in range(self.epochs))

@@ -68,6 +68,8 @@ def train(
 ) -> list[Step]:
     """Train on every sample of every epoch, in the recipe's order; ``on_step`` sees each step as it is done.
 
+    A micro-batch ends after ``recipe.batch`` samples, with an epoch, and where training ends early: what it has summed up is committed.
+
     Ends early when ``stopped`` says so, and with DivergedError when the loss explodes. No sample is sent from then on, but those on their
     way are trained and seen: STATE is always that of the last step that ``on_step`` saw.
     """
@@ -77,10 +79,13 @@ def train(
     jobs = ((sample_of(data, i), label_of(data, i), rates[k]) for k, i in enumerate(order))
     wanted = itertools.takewhile(lambda _: guard.error is None and not stopped(), jobs)
     done: list[Step] = []
-    for k, reply in enumerate(session.train_stream(wanted, recipe.skip)):
+    commits = recipe.commits(len(data.x))
+    for k, reply in enumerate(session.train_stream(wanted, recipe.skip, commits)):
         done.append(_step(k, order, rates, data, reply))
         on_step(done[-1])
         guard.see(reply.loss)
+    if commits and done and len(done) - 1 not in commits:
+        session.commit()
     if guard.error is not None:
         raise guard.error
     return done
