@@ -23,7 +23,8 @@ class Compiled:
     """Every stage's result, from the user's model to the plan's bytes. ``fresh_head``: the model's last layer was replaced.
 
     ``lowered``: every step whole; ``program``: the same work, in stripes where that saves memory. ``order``: how the channels of
-    ``train.graph`` stand differently from the model's.
+    ``train.graph`` stand differently from the model's. ``ram``: bytes that ARENA, STATE and IO may have together; None: as few as come
+    without computing anything twice.
     """
 
     model: Graph
@@ -34,6 +35,7 @@ class Compiled:
     layout: Layout
     plan: bytes
     order: ChannelOrder
+    ram: int | None
 
     def with_whole_steps(self) -> Compiled:
         """The same plan with every tensor in one piece, for a look inside: equal results, the same STATE, more memory."""
@@ -52,6 +54,7 @@ def compile_model(
     options: Options | None = None,
     loss: Loss | None = None,
     channels: Channels = Channels.FIRST,
+    ram: int | None = None,
 ) -> Compiled:
     """Compile a plan for a model file. ``classes`` asks for a fresh head of that many outputs; without a scheme the plan only predicts.
 
@@ -59,8 +62,8 @@ def compile_model(
     """
     model = read_model(path)
     if classes is not None:
-        return compile_graph(replace_head(model, classes), scheme, options, loss, fresh_head=True, channels=channels)
-    return compile_graph(model, scheme, options, loss, channels=channels)
+        return compile_graph(replace_head(model, classes), scheme, options, loss, fresh_head=True, channels=channels, ram=ram)
+    return compile_graph(model, scheme, options, loss, channels=channels, ram=ram)
 
 
 def compile_graph(
@@ -71,8 +74,9 @@ def compile_graph(
     *,
     fresh_head: bool = False,
     channels: Channels = Channels.FIRST,
+    ram: int | None = None,
 ) -> Compiled:
-    """Compile a plan for a graph."""
+    """Compile a plan for a graph. ``ram``: bytes that ARENA, STATE and IO may have together; a plan that needs more is returned as well."""
     graph = normalize(model)
     wanted = parse_scheme(scheme, graph) if scheme is not None else None
     graph, order = order_by_norm(graph, wanted.slices(graph) if wanted and channels is Channels.NORM else {})
@@ -80,4 +84,4 @@ def compile_graph(
     lowered = lower(train, options)
     program = run_in_stripes(lowered)
     layout = place(program)
-    return Compiled(model, fresh_head, train, lowered, program, layout, assemble(program, layout), order)
+    return Compiled(model, fresh_head, train, lowered, program, layout, assemble(program, layout), order, ram)
