@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from helpers.graphs import GRAPHS, GraphBuilder, chain, random_samples, residual, run_int8
 from helpers.shared import shared
+from mcugrad.autodiff import parse_scheme
 from mcugrad.graph import Activation, DwConv2D, Function, Graph, Op, Quant
 from mcugrad.graph.edit import bias_of, replace_head, weight_of
 from mcugrad.graph.normalize import normalize
@@ -23,6 +24,17 @@ from mcugrad.lower import Options
 from mcugrad.lower.read_back import trained_weights
 from mcugrad.pipeline import Compiled, compile_graph
 from mcugrad.ref import Machine
+
+
+def turned(b: GraphBuilder, x: int) -> int:
+    """The same elements as a map of another width."""
+    _, h, w, c = b.tensors[x].shape
+    return b.reshape(x, (1, w, c, h))
+
+
+def channels(b: GraphBuilder, x: int) -> int:
+    return b.tensors[x].shape[-1]
+
 
 BODY: dict[str, Callable[[GraphBuilder, int], int]] = {
     "conv": lambda b, x: b.conv(x, 6, activation=Activation.RELU),
@@ -52,8 +64,19 @@ BODY: dict[str, Callable[[GraphBuilder, int], int]] = {
     "rows joined": lambda b, x: b.concat((x, b.dwconv(x)), 1),
     "channels joined": lambda b, x: b.concat((x, b.point(x, 4)), 3),
     "linear on positions": lambda b, x: b.linear(b.reshape(x, (b.tensors[x].size // channels(b, x), channels(b, x))), 5),
+    "linear on other rows": lambda b, x: b.linear(b.reshape(x, (b.tensors[x].size // 4, 4)), 5),
+    "one row to all": lambda b, x: b.mul(
+        x, b.reshape(b.point(b.mean(x, keep_dims=True), b.tensors[x].shape[1]), (1, b.tensors[x].shape[1], 1, 1))
+    ),
+    "table of a reshaped map": lambda b, x: b.unary(turned(b, x), Function.TANH),
+    "depthwise on one channel": lambda b, x: b.dwconv(
+        b.reshape(x, (*b.tensors[x].shape[:2], b.tensors[x].shape[2] * channels(b, x), 1)), 3
+    ),
+    "depthwise on a mixed channel": lambda b, x: b.dwconv(b.point(x, 1), 4),
+    "channels reversed": lambda b, x: b.slice(x, (0, 0, 0, channels(b, x) - 1), b.tensors[x].shape, (1, 1, 1, -1)),
+    "channels of a square transposed": lambda b, x: b.transpose(b.slice(x, (0,) * 4, (1, 3, 3, 3)), (0, 3, 2, 1)),
     "softmax": lambda b, x: b.softmax(x),
-    "reshape": lambda b, x: b.reshape(x, (1, *b.tensors[x].shape[2:], b.tensors[x].shape[1])),
+    "reshape": turned,
 }
 """A piece of a net: map -> map. All but the linear layer and the cut ones keep the rank."""
 
@@ -62,10 +85,6 @@ HEADS: dict[str, Callable[[GraphBuilder, int], int]] = {
     "flat": lambda b, x: b.linear(b.reshape(x, (1, b.tensors[x].size)), 4),
     "softmax": lambda b, x: b.softmax(b.reshape(b.point(b.mean(x, keep_dims=True), 4), (1, 4))),
 }
-
-
-def channels(b: GraphBuilder, x: int) -> int:
-    return b.tensors[x].shape[-1]
 
 
 @st.composite
@@ -163,6 +182,13 @@ FREE = {
     "rows joined": True,
     "channels joined": False,
     "linear on positions": True,
+    "linear on other rows": False,
+    "one row to all": True,
+    "table of a reshaped map": False,
+    "depthwise on one channel": False,
+    "depthwise on a mixed channel": True,
+    "channels reversed": False,
+    "channels of a square transposed": False,
     "softmax": False,
     "reshape": False,
 }
@@ -338,7 +364,22 @@ def test_shared_weights_get_an_order_each() -> None:
     require_same_values(shared_graph, permuted, classes, orders, 1)
 
 
-def test_scales_of_a_bias_follow_their_channels() -> None:
+def test_weights_that_are_an_operand_as_well_keep_their_order() -> None:
+    b = GraphBuilder((6, 3), 2)
+    both = b.constant((6, 6), zero_point=0, lowest=-127)
+    y = b.linear(b.add(b.linear(b.input, 6), both), 6, per_channel=False)
+    graph = b.finish(b.linear(b.reshape(y, (1, 36)), 3))
+    user = next(op for op in graph.ops if op.outputs[0] == y)
+    tied = replace(user, inputs=(user.inputs[0], both, *user.inputs[2:]))
+    graph = normalize(replace(graph, ops=tuple(tied if op is user else op for op in graph.ops)))
+    classes = channel_classes(graph)
+    assert "parameter of linear_1" in str(classes.why_fixed(user.inputs[0]))
+    permuted, order = permute(graph, classes, random_orders(graph, classes, 1))
+    assert "linear_1" in order
+    require_same_values(graph, permuted, classes, random_orders(graph, classes, 1), 1)
+
+
+def test_scales_follow_their_channels() -> None:
     graph = normalize(residual(3))
     permuted, order = order_by_norm(graph, {1: 2})
     op = graph.layers[0]
@@ -346,6 +387,9 @@ def test_scales_of_a_bias_follow_their_channels() -> None:
     outputs = order[op.name].outputs
     assert isinstance(old.quant, Quant) and isinstance(new.quant, Quant) and outputs is not None
     assert new.quant.scale == tuple(old.quant.scale[k] for k in outputs) != old.quant.scale
+    (old_b, new_b) = bias_of(graph, op), bias_of(permuted, permuted.layers[0])
+    assert old_b is not None and new_b is not None and old_b.quant is not None and new_b.quant is not None
+    assert new_b.quant.scale == tuple(old_b.quant.scale[k] for k in outputs)
 
 
 # ---- a published scheme -----------------------------------------------------------------------------------------------
@@ -361,8 +405,8 @@ def test_all_slices_of_the_49_kb_scheme_of_mcunet_can_be_reordered() -> None:
     """Convolutions 24, 27 and 30 read the trunk of a stage, which many layers share."""
     model = read_model(mcunet())
     graph = normalize(model)
-    slices = {24: 24, 27: 24, 30: 24}
-    slices = {k: weight_of(graph, graph.layers[k]).shape[-1] // (4 if k == 24 else 2) for k in slices}
+    slices = parse_scheme(",".join(MCUNET), graph).slices(graph)
+    assert slices == {24: 12, 27: 24, 30: 24}
     permuted, order = order_by_norm(graph, slices)
     assert not set(permuted.notes) - set(graph.notes)
     for k, count in slices.items():

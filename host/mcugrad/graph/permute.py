@@ -19,26 +19,20 @@ import numpy.typing as npt
 from mcugrad.graph.edit import Bias, Weights, bias_of, weight_of, with_operand
 from mcugrad.graph.types import (
     Add,
-    AvgPool,
-    Concat,
     Conv2D,
     DwConv2D,
     Graph,
     Linear,
-    MaxPool,
-    Mean,
     MinMax,
     Mul,
     Op,
-    Pad,
-    Prelu,
+    OpKind,
     Quant,
-    ResizeNearest,
     Slice,
+    Softmax,
     Sub,
     Tensor,
     Transpose,
-    Unary,
 )
 
 Order = tuple[int, ...]
@@ -196,68 +190,47 @@ def channel_classes(graph: Graph) -> ChannelClasses:
 
 def _tie(union: _Union, op: Op) -> None:
     """What an op demands of the orders of its inputs and its output."""
-    graph, x, y = union.graph, op.inputs[0], op.outputs[0]
+    graph, x = union.graph, op.inputs[0]
     match op.kind:
         case Linear():
-            outputs, inputs = weight_of(graph, op).shape
-            _require(union, op, x, fits=bool(union.width(x)) and inputs % graph.tensors[x].shape[-1] == 0)
-            _require(union, op, y, fits=union.width(y) == (outputs,))
+            width = union.width(x)
+            _require(union, op, x, fits=width != () and weight_of(graph, op).shape[1] % width[0] == 0)
         case Conv2D(groups=1):
             _require(union, op, x, fits=union.width(x) == graph.read(op).shape[-1:])
         case DwConv2D(multiplier=m) if m > 1 and graph.read(op).shape[-1] == 1:
             _require(union, op, x, fits=union.width(x) == (1,))
-        case DwConv2D(multiplier=1) | AvgPool() | MaxPool() | Mean() | Unary() | ResizeNearest():
+        case DwConv2D(multiplier=1):
             _tie_input(union, op, 0)
-        case Prelu():
-            _tie_input(union, op, 0)
-            _tie_alpha(union, op)
-        case Add() | Sub() | Mul() | MinMax() | Concat() | Slice() | Pad() | Transpose() if _keeps_channels(graph, op):
+        case Conv2D() | DwConv2D() | Softmax():
+            for index in (x, op.outputs[0]):
+                _require(union, op, index, fits=False)
+        case _:
             for k in range(len(op.inputs)):
                 _tie_input(union, op, k)
-        case _:
-            for index in (*op.inputs, y):
-                union.fix(index, f"{op.name} depends on their order")
-
-
-def _keeps_channels(graph: Graph, op: Op) -> bool:
-    """Whether an op of several inputs, or one that moves elements, leaves every channel where it is along the last axis."""
-    last = len(graph.read(op).shape) - 1
-    match op.kind:
-        case Concat(axis=axis):
-            return axis != last
-        case Slice(begin=begin, step=step):
-            return begin[-1] == 0 and step[-1] == 1
-        case Pad(before=before, after=after):
-            return before[-1] == after[-1] == 0
-        case Transpose(perm=perm):
-            return perm[-1] == last
-        case _:
-            return True
 
 
 def _tie_input(union: _Union, op: Op, k: int) -> None:
     """Input ``k`` and the output have one order, but for an operand that is spread along the channels."""
     tensor, read, y = op.inputs[k], union.graph.read(op, k).shape[-1:], op.outputs[0]
     spread = isinstance(op.kind, Add | Sub | Mul | MinMax) and read in ((), (1,)) and union.width(y) != read
-    if spread:
-        _require(union, op, tensor, fits=union.width(tensor) == read)
-        return
-    _require(union, op, tensor, fits=union.width(tensor) == read == union.width(y))
-    union.join(tensor, y)
+    wanted = read if spread else union.width(y)
+    _require(
+        union, op, tensor, fits=union.width(tensor) == read == wanted and not _moves_channels(op.kind, len(union.graph.read(op, k).shape))
+    )
+    if not spread:
+        union.join(tensor, y)
 
 
-def _tie_alpha(union: _Union, op: Op) -> None:
-    """The slopes of a Prelu: one of all, or one a channel, in any shape."""
-    alpha, y = op.inputs[1], op.outputs[0]
-    size = union.graph.tensors[alpha].size
-    if size > 1:
-        _require(union, op, y, fits=bool(union.width(y)) and size % union.width(y)[0] == 0)
-        union.join(alpha, y)
+def _moves_channels(kind: OpKind, rank: int) -> bool:
+    """Whether an op puts other elements into the last axis although that keeps its length."""
+    if isinstance(kind, Transpose):
+        return kind.perm[-1] != rank - 1
+    return isinstance(kind, Slice) and kind.step[-1] != 1
 
 
 def _require(union: _Union, op: Op, tensor: int, *, fits: bool) -> None:
     if not fits:
-        union.fix(tensor, f"{op.name} reads or writes them in another shape")
+        union.fix(tensor, f"{op.name} depends on their order")
 
 
 # ---- the new order ----------------------------------------------------------------------------------------------------
