@@ -154,7 +154,7 @@ DENSE = test_copy.scalars(xn=40, yn=40, d3=30, x3=1, y3=1)
 
 TIGHT: Mapping[tuple[str, str], tuple[Scalars, int]] = {
     ("conv2d_fwd_s8", "x"): (DILATED | PLANES | OUTPUT | {"i": 4, "it": 0, "o": 4, "g": 1}, 5 * 4),
-    ("dwconv2d_fwd_s8", "x"): (DILATED | PLANES | OUTPUT | {"i": 4, "ot": 0, "o": 4, "m": 1}, 5 * 4),
+    ("dwconv2d_fwd_s8", "x"): (DILATED | PLANES | OUTPUT | {"w": 40, "q": 40, "i": 4, "ot": 0, "o": 4, "m": 1}, 40 * 4),
     ("linear_fwd_s8", "x"): (PLANES | OUTPUT | {"n": 3, "i": 8, "it": 0, "o": 8}, 8),
     ("linear_fwd_s32", "x"): (PLANES | {"n": 3, "i": 16, "it": 0, "o": 8}, 32),
     ("avgpool_fwd_s8", "x"): (WINDOW | {"c": 4, "lo": -128, "hi": 127}, 5 * 4),
