@@ -26,7 +26,7 @@ from mcugrad.cli.common import (
     weight_bytes,
 )
 from mcugrad.cli.progress import bar
-from mcugrad.cli.train import FRESH_LR, TRAINED_LR
+from mcugrad.cli.train import TRAINED_LR
 from mcugrad.errors import UsageError
 from mcugrad.graph.permute import Channels
 from mcugrad.lower import Options
@@ -34,6 +34,7 @@ from mcugrad.pipeline import compile_model
 from mcugrad.search import Budget, By, Case, Outcome, Settings, Tools, open_engine
 from mcugrad.search import search as run_search
 from mcugrad.search.files import as_dict, write_files
+from mcugrad.search.run import BODY_LR
 from mcugrad.training.recipe import Recipe
 
 
@@ -57,7 +58,7 @@ from mcugrad.training.recipe import Recipe
 @loss_option
 @click.option("--samples", type=click.IntRange(1), default=32, show_default=True, help="Samples whose gradients are measured.")
 @click.option("--steps", type=click.IntRange(1), default=500, show_default=True, help="Training steps of each short run.")
-@click.option("--lr", type=float, help="Learning rate of short runs and of a fresh head.  [default: 0.1 for a fresh head, else 0.01]")
+@click.option("--lr", type=float, help="Learning rate of short runs.  [default: 0.02 with a fresh head, else 0.01]")
 @click.option("--seed", type=click.IntRange(0, 2**32 - 1), default=1, show_default=True, help="Choice of samples, short runs, evolution.")
 @click.option("--plans", type=click.IntRange(1), default=400, show_default=True, help="Plans that are compiled to find the best scheme.")
 @click.option("--jobs", type=click.IntRange(1, 256), default=1, show_default=True, help="Processes on this machine.")
@@ -93,7 +94,7 @@ def search(
     """
     target = find_board(board)
     budget = Budget(target, sram or target.ram_bytes, flash or target.flash_bytes, plans)
-    rate = (FRESH_LR if classes else TRAINED_LR) if lr is None else lr
+    rate = (BODY_LR if classes else TRAINED_LR) if lr is None else lr
     settings = Settings(By(by), samples, steps, rate, seed, weight_bytes(rounding), loss_of(loss), Channels(channels))
     Recipe(1, rate, "cosine", 0.0, seed)
     head = compile_model(model, "head", classes, Options(ws=settings.ws, seed=seed), settings.loss)

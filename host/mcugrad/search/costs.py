@@ -27,7 +27,7 @@ class Cost:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class CostJob:
-    """What every plan is made from. ``ram`` and ``flash``: what the board needs beside a plan's regions."""
+    """What every plan is made from. ``ram`` and ``flash``: what the board needs beside a plan's regions; ``room``: RAM left for those."""
 
     model: Graph
     options: Options
@@ -35,17 +35,18 @@ class CostJob:
     channels: Channels
     ram: int
     flash: int
+    room: int
+
+    def compile(self, words: str) -> Compiled:
+        """The plan of a scheme."""
+        return compile_graph(self.model, words, self.options, self.loss, channels=self.channels, ram=self.room)
 
 
 def plan_cost(job: CostJob, words: str) -> Cost:
-    """Compile a scheme for its cost."""
-    return cost_of(compile_graph(job.model, words, job.options, job.loss, channels=job.channels), job.ram, job.flash)
-
-
-def cost_of(compiled: Compiled, ram: int, flash: int) -> Cost:
-    """The regions that lie in RAM and the whole plan in flash, with what comes on top of them."""
+    """Compile a scheme for its cost: the regions that lie in RAM and the whole plan in flash, with what comes on top of them."""
+    compiled = job.compile(words)
     regions = sum(compiled.layout.sizes[region] for region in (Region.ARENA, Region.STATE, Region.IO))
-    return Cost(regions + ram, len(compiled.plan) + flash)
+    return Cost(regions + job.ram, len(compiled.plan) + job.flash)
 
 
 def board_share(r: PlanReport) -> tuple[int, int]:

@@ -14,7 +14,7 @@ from mcugrad.board import Board
 from mcugrad.data import DataSet
 from mcugrad.errors import FitError, UsageError
 from mcugrad.paths import firmware_dir
-from mcugrad.pipeline import Compiled, compile_graph
+from mcugrad.pipeline import Compiled
 from mcugrad.report import PlanReport, report
 from mcugrad.search.candidates import Candidates, find_candidates
 from mcugrad.search.costs import CostJob, Costs, Estimate, board_share
@@ -38,6 +38,9 @@ from mcugrad.search.store import Inputs, Store, open_store
 
 EXACT_OPTIONS = 120
 """Options of all slots together up to which branch and bound is tried."""
+
+BODY_LR = 0.02
+"""Where to start with the learning rate of layers behind a fresh head: at 0.1, which suits the head alone, first layers explode."""
 
 Progress = Callable[[str, int], AbstractContextManager[Callable[[], None]]]
 """progress(what, total) -> a context whose value is called once an item."""
@@ -100,18 +103,22 @@ def search(case: Case, budget: Budget, tools: Tools) -> Outcome:
     Scores are kept in ``tools.out``/scores.jsonl, and what the compiler said in plans.jsonl; a later search goes on from there. Raises
     FitError where not even the head fits the budget, UsageError where there are scores of other inputs.
     """
-    r = report(case.head, budget.board)
-    _require_fit(r, budget, "training the head alone")
     candidates = find_candidates(case.head.train.graph, case.settings.loss)
+    job = _cost_job(case, budget)
+    _require_fit(report(job.compile("head"), budget.board), budget, "training the head alone")
     with _opened(tools.out / "scores.jsonl", _inputs(case)) as store:
         contributions = _contributions(case, candidates, store, tools)
         resumed = store.resumed
-    solution = _choose(case, candidates, contributions, budget, r, tools)
+    solution = _choose(case, candidates, contributions, budget, job, tools)
+    plan = report(job.compile(candidates.words(solution.choice)), budget.board)
+    _require_fit(plan, budget, "the scheme that was found")
+    return Outcome(candidates, contributions, solution, plan, resumed, _notes(case, candidates, solution, plan))
+
+
+def _cost_job(case: Case, budget: Budget) -> CostJob:
     settings = case.settings
-    best = compile_graph(case.head.model, candidates.words(solution.choice), settings.options, settings.loss, channels=settings.channels)
-    final = report(best, budget.board)
-    _require_fit(final, budget, "the scheme that was found")
-    return Outcome(candidates, contributions, solution, final, resumed, _notes(candidates, solution, final, budget))
+    ram, flash = board_share(report(case.head, budget.board))
+    return CostJob(case.head.model, settings.options, settings.loss, settings.channels, ram, flash, max(budget.ram - ram, 0))
 
 
 @contextmanager
@@ -134,7 +141,7 @@ def _inputs(case: Case) -> Inputs:
         "data": _digest(case.data),
         "eval": _digest(held_out) if held_out is not None and trains else None,
         "steps" if trains else "samples": settings.steps if trains else settings.samples,
-        "lr": settings.lr,
+        "lr": settings.lr if trains else None,
         "seed": settings.seed,
     }
 
@@ -206,11 +213,9 @@ def _done(work: _Work, store: Store, tools: Tools) -> Mapping[str, Any]:
 # ---- choice -----------------------------------------------------------------------------------------------------------
 
 
-def _choose(case: Case, candidates: Candidates, contributions: Contributions, budget: Budget, head: PlanReport, tools: Tools) -> Solution:
+def _choose(case: Case, candidates: Candidates, contributions: Contributions, budget: Budget, job: CostJob, tools: Tools) -> Solution:
     settings = case.settings
-    ram, flash = board_share(head)
-    inputs = _compiler_inputs(case) | {"compiler": _compiler_digest(), "ram": ram, "flash": flash}
-    job = CostJob(case.head.model, settings.options, settings.loss, settings.channels, ram, flash)
+    inputs = _compiler_inputs(case) | {"compiler": _compiler_digest(), "ram": job.ram, "flash": job.flash, "room": job.room}
     trained = candidates.trained_bytes(settings.ws)
     with _plans(tools.out / "plans.jsonl", inputs) as store, tools.progress("plans", candidates.options[0] + budget.plans) as advance:
         costs = Costs(job, candidates, tools.engine, store, advance)
@@ -256,12 +261,14 @@ def _require_fit(r: PlanReport, budget: Budget, what: str) -> None:
         )
 
 
-def _notes(candidates: Candidates, solution: Solution, plan: PlanReport, budget: Budget) -> tuple[str, ...]:
+def _notes(case: Case, candidates: Candidates, solution: Solution, plan: PlanReport) -> tuple[str, ...]:
     found = list(plan.notes)
     if candidates.first:
         found.append(f"layers before {candidates.layers[candidates.first].name} cannot be trained: {candidates.why}")
     if not solution.proven:
         found.append(f"{solution.compiled:,} plans were compiled, which does not prove that no better scheme fits (more with --plans)")
     if solution.choice == candidates.none:
-        found.append(f"nothing but the head fits {budget.ram:,} bytes of RAM, or nothing else contributes")
+        found.append("nothing but the head fits, or nothing else contributes")
+    elif case.head.fresh_head and any(solution.choice[1:]):
+        found.append(f"layers behind a fresh head learn at a smaller rate than the head alone: start with --lr {BODY_LR}")
     return tuple(found)

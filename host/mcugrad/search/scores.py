@@ -37,6 +37,8 @@ SETTLE = 64
 WARM_UP = 256
 """Training steps of a fresh head before gradients are measured: its weights are zero, and no error would pass it."""
 
+WARM_UP_LR = 0.1
+
 ONLY_FORWARD = 1e30
 """A --skip that no |dL/dlogit| reaches: the loss is computed, and nothing behind it."""
 
@@ -76,9 +78,9 @@ class Settings:
     def options(self) -> Options:
         return Options(ws=self.ws, seed=self.seed)
 
-    def recipe(self, steps: int, samples: int) -> Recipe:
-        """``steps`` steps over so many samples, half a cosine down to 0."""
-        return Recipe(-(-steps // samples), self.lr, "cosine", 0.0 if self.loss is Loss.MSE else 0.1, self.seed)
+    def recipe(self, lr: float, steps: int, samples: int) -> Recipe:
+        """``steps`` steps over so many samples, half a cosine from ``lr`` down to 0."""
+        return Recipe(-(-steps // samples), lr, "cosine", 0.0 if self.loss is Loss.MSE else 0.1, self.seed)
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,7 +178,7 @@ def fisher_job(model: Graph, candidates: Candidates, data: DataSet, settings: Se
 def _with_warm_head(model: Graph, data: DataSet, settings: Settings) -> Graph:
     compiled = compile_graph(model, "head", settings.options, settings.loss)
     machine = fast_machine(compiled.plan)
-    train_on(machine, data, settings.recipe(WARM_UP, len(data)), WARM_UP)
+    train_on(machine, data, settings.recipe(WARM_UP_LR, WARM_UP, len(data)), WARM_UP)
     return compiled.trained_model(machine.state)
 
 
@@ -293,7 +295,7 @@ def finetune(job: FinetuneJob, words: str) -> FinetuneScore:
     """Train from the model as it is with the scheme ``words``, then measure on the held-out samples."""
     settings = job.settings
     machine = fast_machine(compile_graph(job.model, words, settings.options, settings.loss, channels=settings.channels).plan)
-    train_on(machine, job.data, settings.recipe(settings.steps, len(job.data)), settings.steps)
+    train_on(machine, job.data, settings.recipe(settings.lr, settings.steps, len(job.data)), settings.steps)
     correct, loss = 0, 0.0
     for k in range(len(job.held_out)):
         label, target = truth_of(job.held_out, k)
