@@ -30,10 +30,10 @@ class _Region:
         return self.put(bytes(TYPES[ctype][0] * count))
 
 
-def tiny_plan(inputs: int = 4, seed: int = 1, arena_extra: int = 0, sample: Region = Region.IO) -> bytes:
+def tiny_plan(inputs: int = 4, seed: int = 1, arena_extra: int = 0, sample: Region = Region.IO, af: int = 0) -> bytes:
     """A plan of 6 steps for samples of ``inputs`` bytes and 3 classes. ``arena_extra`` bytes of ARENA are never used.
 
-    ``sample``: the region of the sample.
+    ``sample``: the region of the sample. ``af`` > 0: a plan for micro-batches, with two commit steps more.
     """
     arena, const, state, io = regions = tuple(_Region(r) for r in Region)
     kind = kinds()
@@ -56,10 +56,14 @@ def tiny_plan(inputs: int = 4, seed: int = 1, arena_extra: int = 0, sample: Regi
         {"c": CLASSES, "x": logits, "scale": scales, "args": args, "dy": dy, "unit": unit, "ry": ry, "result": result}
     )
     backward = [
-        kind["linear_upd_q16"].pack({**sizes, **learn, "af": 0, "zx": -3, "x": x, "rate": rates, "wt": wt}),
-        kind["bias_upd_s32"].pack({"n": 1, "o": CLASSES, "bf": 8, "af": 0, **learn, "rate": bias_rates, "b": b}),
+        kind["linear_upd_q16"].pack({**sizes, **learn, "af": af, "zx": -3, "x": x, "rate": rates, "wt": wt}),
+        kind["bias_upd_s32"].pack({"n": 1, "o": CLASSES, "bf": 8, "af": af, **learn, "rate": bias_rates, "b": b}),
         kind["tick"].pack({"rng": random}),
     ]
+    commit = []
+    if af:
+        commit.append(kind["commit_s16"].pack({"n": CLASSES * inputs, "af": af, "wt": wt}))
+        commit.append(kind["commit_s32"].pack({"o": CLASSES, "bf": 8, "af": af, "b": b}))
     interface = Interface(
         arena_bytes=len(arena.bytes) + arena_extra,
         state_bytes=len(state.bytes),
@@ -76,7 +80,7 @@ def tiny_plan(inputs: int = 4, seed: int = 1, arena_extra: int = 0, sample: Regi
         target_bytes=0,
         model_hash=0,
     )
-    return encode(interface, [[forward], [evaluate], [loss], backward, []], bytes(const.bytes), bytes(state.bytes))
+    return encode(interface, [[forward], [evaluate], [loss], backward, commit], bytes(const.bytes), bytes(state.bytes))
 
 
 def patched(plan: bytes, offset: int, value: int) -> bytes:

@@ -33,12 +33,12 @@ HEAD = decode(PLAN).header
 LAST = len(decode(PLAN).steps) - 1
 
 
-def field(step: int, name: str) -> int:
-    """Offset in PLAN of one field of a step."""
+def field(step: int, name: str, plan: bytes = PLAN) -> int:
+    """Offset in a plan of one field of a step."""
     at = HEADER_BYTES
-    for before in decode(PLAN).steps[:step]:
+    for before in decode(plan).steps[:step]:
         at += before.kind.size
-    kind = decode(PLAN).steps[step].kind
+    kind = decode(plan).steps[step].kind
     return at + next(f.offset for f in (*kind.scalars, *kind.refs) if f.name == name)
 
 
@@ -138,6 +138,36 @@ def test_a_damaged_plan_is_refused_with_value_and_limit(plan: bytes, code: str, 
 def test_a_damaged_step_is_refused_by_its_index(plan: bytes, code: str, step: int) -> None:
     got = init(plan)
     assert (got[0], got[1]) == (ERR[code], step)
+
+
+BATCH = tiny_plan(af=5)
+COMMIT_AT = len(decode(BATCH).steps) - 2
+"""The first of the two commit steps."""
+
+
+def batch_u8(step: int, name: str, value: int) -> bytes:
+    """BATCH with another scalar in one step."""
+    return patched(set_bytes(BATCH, field(step, name, BATCH), bytes([value])), 20, HEAD.model_hash)
+
+
+@pytest.mark.parametrize(
+    ("plan", "code", "step"),
+    [
+        pytest.param(batch_u8(3, "af", 8), "FIELD", 3, id="more fraction bits than a byte has"),
+        pytest.param(batch_u8(4, "af", 9), "FIELD", 4, id="more fraction bits than the bias has"),
+        pytest.param(batch_u8(COMMIT_AT, "af", 0), "FIELD", COMMIT_AT, id="a commit of nothing"),
+        pytest.param(batch_u8(COMMIT_AT, "af", 8), "FIELD", COMMIT_AT, id="a commit of more than a byte"),
+        pytest.param(batch_u8(COMMIT_AT + 1, "af", 9), "FIELD", COMMIT_AT + 1, id="a commit of more than bf bits"),
+        pytest.param(batch_u8(COMMIT_AT + 1, "bf", 17), "FIELD", COMMIT_AT + 1, id="more than 16 bits"),
+        pytest.param(batch_u8(COMMIT_AT, "n", 255), "REF", COMMIT_AT, id="a commit of more weights than there are"),
+        pytest.param(patched(BATCH, 68, 1), "SIZE", None, id="a step behind the last segment"),
+        pytest.param(patched(BATCH, 68, 3), "RECORD", COMMIT_AT + 2, id="a commit step that is not there"),
+    ],
+)
+def test_a_damaged_plan_for_micro_batches_is_refused(plan: bytes, code: str, step: int | None) -> None:
+    assert init(BATCH)[0] == 0
+    got = init(plan)
+    assert (got[0], got[1]) == (ERR[code], NO_STEP if step is None else step)
 
 
 @pytest.mark.parametrize("off", range(1, 16))

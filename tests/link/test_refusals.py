@@ -44,9 +44,13 @@ def loaded(session: Session) -> Session:
     return session
 
 
-@pytest.mark.parametrize(
-    "command", [Command.SAMPLE, Command.TRAIN, Command.PREDICT, Command.READ, Command.WRITE_STATE, Command.RESET, Command.TRACE]
+NEED_A_PLAN = (
+    *(Command.SAMPLE, Command.TRAIN, Command.PREDICT, Command.COMMIT),
+    *(Command.READ, Command.WRITE_STATE, Command.RESET, Command.TRACE),
 )
+
+
+@pytest.mark.parametrize("command", NEED_A_PLAN)
 def test_without_a_plan(session: Session, command: Command) -> None:
     bodies = {
         Command.TRAIN: bytes(12),
@@ -66,6 +70,7 @@ def test_without_a_plan(session: Session, command: Command) -> None:
         (Command.READ, 0),
         (Command.SAMPLE, 4),
         (Command.PREDICT, 1),
+        (Command.COMMIT, 4),
         (Command.LOAD_BEGIN, 3),
         (Command.STATS, 9),
     ],

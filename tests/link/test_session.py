@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import time
-from collections.abc import Iterator
+from collections.abc import Container, Iterator
 
 import numpy as np
 import pytest
@@ -20,10 +20,13 @@ from mcugrad.ref import Machine
 SKIP = 0.01
 
 
-def reference_state(plan: bytes, data: list[tuple[bytes, int, float]]) -> bytes:
+def reference_state(plan: bytes, data: list[tuple[bytes, int, float]], commits: Container[int] = ()) -> bytes:
+    """STATE after training in the reference, with a commit behind the samples ``commits``."""
     machine = Machine(plan)
-    for x, label, lr in data:
+    for k, (x, label, lr) in enumerate(data):
         machine.train(np.frombuffer(x, np.int8), label, lr, SKIP)
+        if k in commits:
+            machine.commit()
     return bytes(machine.regions[Region.STATE])
 
 
@@ -129,6 +132,50 @@ def test_the_trace_is_the_reference_s(session: Session) -> None:
     assert [ours[i] for i in ran] == list(machine.trace) and ours[1] == 0
 
 
+def test_a_commit_ends_a_micro_batch(session: Session) -> None:
+    """Until then the outputs stay, and the sums are in STATE: half a batch can be saved and taken up again."""
+    plan, data = tiny_plan(40, af=5), samples(8, 40)
+    session.load_plan(plan)
+
+    def outputs() -> bytes:
+        session.sample(data[0][0])
+        return session.predict().output.tobytes()
+
+    start, before = session.read_state(), outputs()
+    list(session.train_stream(data[:5], SKIP))
+    half = session.read_state()
+    assert outputs() == before and half == reference_state(plan, data[:5]) != start
+    session.reset()
+    session.write_state(half)
+    list(session.train_stream(data[5:], SKIP))
+    assert session.commit() >= 0
+    assert outputs() != before
+    assert session.read_state() == reference_state(plan, data, {7})
+
+
+def test_a_commit_of_a_plan_that_updates_at_once_does_nothing(session: Session) -> None:
+    session.load_plan(tiny_plan())
+    list(session.train_stream(samples(3), SKIP))
+    state = session.read_state()
+    session.commit()
+    assert session.read_state() == state == reference_state(tiny_plan(), samples(3))
+
+
+def test_the_trace_of_a_commit(session: Session) -> None:
+    plan, data = tiny_plan(af=5), samples(1)
+    session.load_plan(plan)
+    session.trace_on()
+    machine = Machine(plan)
+    session.sample(data[0][0])
+    session.train(data[0][1], 0.02, 0.0)
+    machine.train(np.frombuffer(data[0][0], np.int8), data[0][1], 0.02, 0.0)
+    session.commit()
+    machine.tracing = True
+    machine.commit()
+    assert np.frombuffer(session.read(Region.TRACE, 0, 32), "<u4").tolist() == [0] * 6 + machine.trace
+    assert all(machine.trace)
+
+
 def test_a_second_hello_keeps_plan_and_state(session: Session, line: Transport) -> None:
     plan = tiny_plan()
     loaded = session.load_plan(plan)
@@ -174,6 +221,19 @@ def test_damage_on_the_line_does_not_change_the_weights(line: Transport, clean_s
     state = session.read_state()
     assert faulty.faults > 3
     assert state == clean_state
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_damage_on_the_line_commits_nothing_twice(line: Transport, seed: int) -> None:
+    plan, data, commits = tiny_plan(40, af=5), samples(120, 40), range(3, 120, 4)
+    faulty = FaultyTransport(line, seed, 0.0008)
+    session = Session(faulty, deadline_s=10.0, retry_s=0.03)
+    session.hello()
+    session.load_plan(plan)
+    assert len(list(session.train_stream(data, SKIP, commits))) == 120
+    state = session.read_state()
+    assert faulty.faults > 3
+    assert state == reference_state(plan, data, commits)
 
 
 @pytest.mark.parametrize("where", ["command", "reply"])
