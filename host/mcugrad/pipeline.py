@@ -15,7 +15,7 @@ from mcugrad.lower import Options, Program, lower
 from mcugrad.lower.read_back import trained_weights
 from mcugrad.memory import Layout, place
 from mcugrad.plan.assemble import assemble
-from mcugrad.schedule import run_in_stripes
+from mcugrad.schedule import schedule
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +55,7 @@ def compile_model(
     loss: Loss | None = None,
     channels: Channels = Channels.FIRST,
     ram: int | None = None,
+    spend: bool = False,
 ) -> Compiled:
     """Compile a plan for a model file. ``classes`` asks for a fresh head of that many outputs; without a scheme the plan only predicts.
 
@@ -62,8 +63,8 @@ def compile_model(
     """
     model = read_model(path)
     if classes is not None:
-        return compile_graph(replace_head(model, classes), scheme, options, loss, fresh_head=True, channels=channels, ram=ram)
-    return compile_graph(model, scheme, options, loss, channels=channels, ram=ram)
+        return compile_graph(replace_head(model, classes), scheme, options, loss, fresh_head=True, channels=channels, ram=ram, spend=spend)
+    return compile_graph(model, scheme, options, loss, channels=channels, ram=ram, spend=spend)
 
 
 def compile_graph(
@@ -75,13 +76,16 @@ def compile_graph(
     fresh_head: bool = False,
     channels: Channels = Channels.FIRST,
     ram: int | None = None,
+    spend: bool = False,
 ) -> Compiled:
-    """Compile a plan for a graph. ``ram``: bytes that ARENA, STATE and IO may have together; a plan that needs more is returned as well."""
+    """Compile a plan for a graph. ``ram``: bytes that ARENA, STATE and IO may have together; a plan that needs more is returned as well.
+
+    ``spend``: give work for memory even without need.
+    """
     graph = normalize(model)
     wanted = parse_scheme(scheme, graph) if scheme is not None else None
     graph, order = order_by_norm(graph, wanted.slices(graph) if wanted and channels is Channels.NORM else {})
     train = differentiate(graph, wanted, loss) if wanted else only_predict(graph)
     lowered = lower(train, options)
-    program = run_in_stripes(lowered)
-    layout = place(program)
+    program, layout = schedule(lowered, ram, spend=spend)
     return Compiled(model, fresh_head, train, lowered, program, layout, assemble(program, layout), order, ram)
