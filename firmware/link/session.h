@@ -10,7 +10,6 @@
 
 enum {
   MG_LINK_PROTOCOL = 1,
-  MG_LINK_BODY_BYTES = 1032,        // largest body, either way: 4 bytes of offset and 1,028 of data
   MG_LINK_WINDOW_FRAMES = 8,        // replies kept, and so the frames that a host may have unanswered
   MG_LINK_KEPT_BODY_BYTES = 88,     // a larger reply is kept only until the next command
   MG_LINK_OUTPUT_BYTES = 64,        // of the output, in a PREDICT reply
@@ -18,6 +17,11 @@ enum {
   MG_LINK_DATA_ALIGN_BYTES = 32,    // of LOAD_DATA: the unit in which flash is programmed
   MG_LINK_PAINT = 0x55,             // in ARENA before the first step
 };
+
+// Largest body, either way: 4 bytes of offset and the data. Two such frames fit the window of a small RX ring, so that one
+// travels while the other is executed; more than 1,032 bytes gain nothing.
+#define MG_LINK_BODY_BYTES (MG_RX_RING_BYTES < 2248 ? MG_RX_RING_BYTES / 2 - 92 : 1032)
+_Static_assert(MG_LINK_BODY_BYTES >= 132, "CAPS fits a body; rx_ring_bytes of board.toml is at least 448");
 
 // Frame types. A reply is the command's type | 0x80, or one of the last two.
 enum mg_link_type {

@@ -12,6 +12,8 @@ from mcugrad.board import Firmware, find_board, open_board
 from mcugrad.board import open as board_open
 from mcugrad.errors import UnavailableError
 from mcugrad.link import Caps, Session, Stats
+from mcugrad.link.frame import Frame, encode
+from mcugrad.link.protocol import Command
 
 pytestmark = pytest.mark.qemu
 
@@ -68,6 +70,11 @@ def test_sizes_are_those_of_board_toml(emulated: Run) -> None:
     assert emulated.caps.slot_bytes == board.slot_bytes
     assert emulated.caps.pool_bytes == board.ram_bytes - board.stack_bytes - emulated.firmware.static_ram_bytes
     assert emulated.firmware.flash_bytes <= board.firmware_bytes
+
+
+def test_two_full_frames_fit_the_window(emulated: Run) -> None:
+    frame = encode(Frame(Command.SAMPLE, 1, bytes([1]) * emulated.caps.max_body_bytes))
+    assert 2 * len(frame) <= emulated.caps.rx_window_bytes <= find_board(emulated.board).rx_ring_bytes - 128
 
 
 def test_memory_is_measured(emulated: Run) -> None:
