@@ -59,7 +59,8 @@ def backward(low: Lowering, step: MakeError | UpdateWeights | UpdateBias, common
             return _make_error(low, step)
         case UpdateWeights(op=op):
             rate = const(f"{op.name}.w rate", "float", weight_rate(read_layer(graph, op)).astype("<f4").tobytes())
-            facts = common | layer_facts(low, op) | _kept(low, op.inputs[0]) | _incoming(low, step.dy) | {"rate": rate, "stream": step.layer}
+            facts = common | layer_facts(low, op) | _kept(low, op.inputs[0]) | _incoming(low, step.dy)
+            facts |= {"rate": rate, "stream": step.layer}
             return low.emit(f"{stem(low, op)}_upd_{'q16' if low.options.ws == 2 else 'sr8'}", op.name, facts)
         case UpdateBias(op=op):
             layer = read_layer(graph, op)

@@ -31,7 +31,7 @@ class Value:
 
     def view(self, at: int, nbytes: int) -> Value:
         """The bytes [at, at + nbytes) of this value; the value itself where that is all of it."""
-        assert 0 <= at and nbytes > 0 and at + nbytes <= self.nbytes, f"{self.name}: bytes {at} to {at + nbytes} of {self.nbytes}"
+        assert at >= 0 and nbytes > 0 and at + nbytes <= self.nbytes, f"{self.name}: bytes {at} to {at + nbytes} of {self.nbytes}"
         if nbytes == self.nbytes:
             return self
         return Value(self.name, self.region, nbytes, self.align, None, self.root, self.at + at)
@@ -77,8 +77,8 @@ class Program:
     """The five segments of a plan (forward, eval, loss, backward, commit) and the values that host and application touch.
 
     ``sample``: the graph's inputs, one behind the other; it lives in ARENA until the last step that reads it. ``outputs``: the graph's
-    outputs, one behind the other in IO. ``target``: what a regression loss compares with. ``tensors``: graph tensor -> its value. ``logits``: the head's int32 accumulators, None where the loss does not read them.
-    ``step_macs``: multiply-accumulates of every step.
+    outputs, one behind the other in IO. ``target``: what a regression loss compares with. ``tensors``: graph tensor -> its value.
+    ``logits``: the head's int32 accumulators, None where the loss does not read them.
     ``fixed``: the values of CONST, STATE and IO in the order in which they are placed, whatever becomes of the order of the steps.
     """
 

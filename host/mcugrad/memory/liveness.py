@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -48,7 +49,10 @@ class Liveness:
 
 
 def liveness(steps: Sequence[Draft], before: Iterable[Value] = (), after: Iterable[Value] = ()) -> Liveness:
-    """Liveness over a straight list of steps. Values of ``before`` are written before the first, those of ``after`` read behind the last."""
+    """Liveness over a straight list of steps.
+
+    Values of ``before`` are written before the first, those of ``after`` read behind the last.
+    """
     accesses: dict[Value, list[Access]] = {v: [Access(0, 0, v.nbytes, False, True)] for v in before}
     overs: list[Over] = []
     for k, step in enumerate(steps):
@@ -85,7 +89,7 @@ def pieces(accesses: Sequence[Access]) -> tuple[Piece, ...]:
     cuts = sorted({edge for a in accesses for edge in (a.lo, a.hi)})
     joined: list[Piece] = []
     open_pieces: dict[tuple[int, int], int] = {}
-    for lo, hi in zip(cuts, cuts[1:], strict=False):
+    for lo, hi in itertools.pairwise(cuts):
         spans = _intervals([a for a in accesses if a.lo <= lo and hi <= a.hi])
         for span in spans:
             at = open_pieces.get(span)
@@ -101,7 +105,7 @@ def _intervals(accesses: Sequence[Access]) -> list[tuple[int, int]]:
     """(first, last) of every content that the same bytes hold; accesses in the order of steps."""
     found: list[tuple[int, int]] = []
     for a in accesses:
-        if a.writes and not a.reads or not found:
+        if (a.writes and not a.reads) or not found:
             found.append((a.step, a.step))
         else:
             found[-1] = (found[-1][0], a.step)

@@ -6,6 +6,7 @@ from mcugrad.lower.program import Program
 from mcugrad.memory import Layout, place
 from mcugrad.plan import Region
 from mcugrad.schedule.recompute import recompute
+from mcugrad.schedule.reorder import reorder
 from mcugrad.schedule.search import run_in_stripes
 
 TRIES = 4
@@ -15,10 +16,11 @@ TRIES = 4
 def schedule(whole: Program, ram: int | None = None, *, spend: bool = False) -> tuple[Program, Layout]:
     """A program of the same results with less ARENA, and its addresses.
 
-    Stripes are free. With ``ram``, the bytes that ARENA, STATE and IO may have together, what backward reads is computed again as far as
-    that demands. With ``spend``, work is given for memory even without need, down to ``ram`` or as far as it goes.
+    Another order and stripes are free. With ``ram``, the bytes that ARENA, STATE and IO may have together, what backward reads is
+    computed again as far as that demands. With ``spend``, work is given for memory even without need, down to ``ram`` or as far as it
+    goes.
     """
-    program = run_in_stripes(whole, again=spend)
+    program = run_in_stripes(reorder(whole), again=spend)
     layout = place(program)
     if ram is None and not spend:
         return program, layout

@@ -24,7 +24,7 @@ TRIED = 16
 
 def recompute(program: Program, goal: int) -> Program:
     """Drop and make again what the backward pass reads, until ARENA needs no more than ``goal`` bytes or nothing helps any more."""
-    needed = _needed(program)
+    needed: Sequence[int] = _needed(program)
     while max(needed) > goal:
         peak = max(range(len(needed)), key=lambda k: needed[k])
         best = min(_candidates(program, needed, peak), key=lambda c: c.price, default=None)
@@ -88,19 +88,19 @@ def _read(step: Draft) -> list[Value]:
 
 def made_again(program: Program, value: Value) -> Program | None:
     """The program in which backward makes ``value`` again before it reads it; None where that cannot be."""
-    *others, backward, commit = program.segments
+    forward, evaluation, loss, backward, commit = program.segments
     readers = [k for k, step in enumerate(backward) if value in _read(step)]
     if not readers or any(value in _written(step) for step in backward):
         return None
     at = readers[0]
     there = {v.root for step in backward[at:] for v in _read(step)} - {v for step in backward[at:] for v in _written(step)}
-    chain = _chain(value, _makers(program.segments[0]), there - {value})
+    chain = _chain(value, _makers(forward), there - {value})
     if chain is None or _changed_before(chain, backward[:at]):
         return None
     fresh: dict[Value, Value] = {v: replace(v) for step in chain for v in _written(step)}
     again = [_renamed(step, fresh, f"{step.label} again") for step in chain]
     swapped = [_renamed(step, {value: fresh[value]}, step.label) for step in backward[at:]]
-    return replace(program, segments=(*others, (*backward[:at], *again, *swapped), commit))
+    return replace(program, segments=(forward, evaluation, loss, (*backward[:at], *again, *swapped), commit))
 
 
 def _makers(forward: Sequence[Draft]) -> dict[Value, Draft | None]:

@@ -72,7 +72,7 @@ def _window_rows(step: Draft) -> Rows:
 def _flat_rows(step: Draft, inputs: tuple[str, ...], heights: Mapping[Value, int]) -> Rows | None:
     """A step in which element k of the output comes from element k of the inputs, or pixel k from pixel k."""
     values = {name: step.refs[name] for name in inputs}
-    height = next((heights[v] for v in values.values() if v in heights), None)
+    height = next((heights[v] for v in values.values() if v is not None and v in heights), None)
     (out,) = (ref.name for ref in step.kind.refs if ref.writes)
     written = step.refs[out]
     if height is None or written is None:

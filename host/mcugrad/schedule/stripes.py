@@ -7,7 +7,7 @@ result is the same bit for bit.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from mcugrad.lower.program import Draft, Value
@@ -73,7 +73,7 @@ def heights_of(steps: Sequence[Draft]) -> dict[Value, int]:
     return heights
 
 
-def group(steps: Sequence[Draft], first: int, last: int, heights: Mapping[Value, int], outside: Sequence[Value]) -> Group | None:
+def group(steps: Sequence[Draft], first: int, last: int, heights: Mapping[Value, int], outside: Collection[Value]) -> Group | None:
     """Steps first … last as a group, or None where they cannot be run in stripes.
 
     ``outside``: values that steps before or behind them name.
