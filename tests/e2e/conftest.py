@@ -62,14 +62,30 @@ Train = Callable[..., Trained]
 
 @pytest.fixture(scope="session")
 def train(motion_files: Motions, tmp_path_factory: pytest.TempPathFactory) -> Train:
-    """train(board, rounding=…, scheme=…, epochs=…, run=…): the same arguments give the same run, which happens once."""
+    """train(board, rounding=…, scheme=…, epochs=…, run=…, batch=…): the same arguments give the same run, which happens once."""
 
     @functools.cache
-    def once(board: str, rounding: str = "residual", scheme: str = SCHEME, epochs: int = EPOCHS, run: int = 1) -> Trained:
+    def once(board: str, rounding: str = "residual", scheme: str = SCHEME, epochs: int = EPOCHS, run: int = 1, batch: int = 1) -> Trained:
         out = tmp_path_factory.mktemp(f"run{run}") / "trained.tflite"
         done = mcugrad(
             *("train", MODEL, "--data", motion_files.train, "--eval", motion_files.held_out, "--board", board, "--classes", CLASSES),
-            *("--train", scheme, "--rounding", rounding, "--epochs", epochs, "--lr", LR, "--seed", SEED, "--out", out, "--json"),
+            *(
+                "--train",
+                scheme,
+                "--rounding",
+                rounding,
+                "--batch",
+                batch,
+                "--epochs",
+                epochs,
+                "--lr",
+                LR,
+                "--seed",
+                SEED,
+                "--out",
+                out,
+                "--json",
+            ),
         )
         return Trained(done.result)
 

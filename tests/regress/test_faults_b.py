@@ -341,12 +341,12 @@ def test_b43_board_and_reference_have_one_confusion_matrix_for_a_checkpoint(moti
     assert found["accuracy"] == np.trace(confusion) / len(data.x) == result["accuracy"]["after"]
 
 
-# ---- 44: batch 1 -----------------------------------------------------------------------------------------------------------------
+# ---- 44: accumulation ------------------------------------------------------------------------------------------------------------
 
 
 @BOTH
 def test_b44_every_sample_that_is_not_skipped_is_one_update(machine: type[Either]) -> None:
-    """There is no accumulation: no window can be scaled wrongly, none is left over at the end."""
+    """Without a batch there is no window that could be scaled wrongly or left over at the end."""
     m = machine(tiny_plan())
     updates = 0
     for x, label, lr in tiny_samples(30):
@@ -355,6 +355,46 @@ def test_b44_every_sample_that_is_not_skipped_is_one_update(machine: type[Either
         updates += not skipped
         assert (m.state == before) == skipped and tick(m) == updates
     assert 0 < updates < 30
+
+
+def sums_of(machine: Either) -> npt.NDArray[np.int64]:
+    """What a tiny plan for micro-batches has below its 24 weights and 3 biases: one byte each."""
+    state = machine.state
+    words = np.frombuffer(state[:48], "<i2"), np.frombuffer(state[48:60], "<i4")
+    return np.concatenate([(w & 255).astype(np.int64) - 128 for w in words])
+
+
+@BOTH
+def test_b44_a_batch_of_four_is_four_batches_of_one_and_nothing_is_left_over(machine: type[Either]) -> None:
+    """In whole units of the sums, whatever the order; a last batch of fewer samples is committed like a whole one."""
+    m, data = machine(tiny_plan(8, af=5)), [(np.frombuffer(x, np.int8), label) for x, label, _ in tiny_samples(4, 8)]
+    alone = []
+    for x, label in data:
+        m.reset()
+        m.train(x, label, 0.002, 0.0)
+        alone.append(sums_of(m))
+    assert all(s.any() for s in alone) and np.abs(alone).sum(axis=0).max() < 128
+    for order in ((0, 1, 2, 3), (3, 1, 0, 2), (2, 1)):
+        m.reset()
+        for k in order:
+            m.train(*data[k], 0.002, 0.0)
+        total = sum(alone[k] for k in order)
+        assert np.array_equal(sums_of(m), total)
+        m.commit()
+        assert np.array_equal(sums_of(m), total - ((total + 16) >> 5 << 5))
+
+
+@BOTH
+def test_b44_the_rate_of_a_batch_goes_with_the_mean(machine: type[Either]) -> None:
+    """The same sample eight times at an eighth of the rate is that sample once, but for half a unit of rounding each time."""
+    m, (x, label, _) = machine(tiny_plan(8, af=5)), tiny_samples(1, 8)[0]
+    sample = np.frombuffer(x, np.int8)
+    m.train(sample, label, 0.008, 0.0)
+    once = sums_of(m)
+    m.reset()
+    for _ in range(8):
+        m.train(sample, label, 0.008 / 8, 0.0)
+    assert np.abs(once).max() > 20 and np.abs(sums_of(m) - once).max() <= 4.5
 
 
 # ---- 45: tables, and lengths beyond 16 bits ----------------------------------------------------------------------------------------

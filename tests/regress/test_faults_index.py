@@ -150,7 +150,14 @@ INDEX: Mapping[str, Sequence[str]] = {
         "regress/test_faults_b.py::test_b43_board_and_reference_have_one_confusion_matrix_for_a_checkpoint",
         "e2e/test_train.py::test_eval_of_model_and_checkpoint_agree",
     ),
-    "B44 accumulation": ("regress/test_faults_b.py::test_b44_every_sample_that_is_not_skipped_is_one_update",),
+    "B44 accumulation": (
+        "regress/test_faults_b.py::test_b44_every_sample_that_is_not_skipped_is_one_update",
+        "regress/test_faults_b.py::test_b44_a_batch_of_four_is_four_batches_of_one_and_nothing_is_left_over",
+        "regress/test_faults_b.py::test_b44_the_rate_of_a_batch_goes_with_the_mean",
+        "unit/test_batch.py::test_a_batch_is_the_sum_of_rounded_steps_and_one_commit",
+        "unit/test_batch.py::test_a_batch_ends_after_n_samples_and_with_the_epoch",
+        "e2e/test_batch.py::test_state_is_the_reference_s",
+    ),
     "B45 tables that change, and lengths beyond 16 bits": (
         "regress/test_faults_b.py::test_b45_a_hundred_steps_leave_the_plan_as_it_was_and_can_be_repeated",
         "regress/test_faults_b.py::test_b45_a_tensor_of_more_than_65535_bytes",
