@@ -92,6 +92,8 @@ def group(steps: Sequence[Draft], first: int, last: int, heights: Mapping[Value,
             return None
         maker[out] = k
         found.append((rows, out, rows.outputs[name]))
+    if not _same_rows(chosen, found, maker):
+        return None
     readers = _readers(chosen, found, maker)
     main = max((k for k, step in enumerate(chosen) if not _is_copy(step)), default=-1)
     members = tuple(
@@ -111,6 +113,12 @@ def _is_copy(step: Draft) -> bool:
 def _input_maker(member: _Member, maker: Mapping[Value, int]) -> int | None:
     value = member.step.refs[next(iter(member.rows.inputs))]
     return None if value is None else maker.get(value)
+
+
+def _same_rows(chosen: Sequence[Draft], found: Sequence[tuple[Rows, Value, int]], maker: Mapping[Value, int]) -> bool:
+    """Whether every reader sees the rows that were written: not where it reads the map in another shape."""
+    reads = ((chosen[k].refs[name], row_bytes) for k, (rows, _, _) in enumerate(found) for name, row_bytes in rows.inputs.items())
+    return all(value is None or value not in maker or found[maker[value]][2] == row_bytes for value, row_bytes in reads)
 
 
 def _readers(chosen: Sequence[Draft], found: Sequence[tuple[Rows, Value, int]], maker: Mapping[Value, int]) -> list[list[int]]:
