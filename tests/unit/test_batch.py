@@ -113,7 +113,7 @@ def test_a_batch_is_the_sum_of_rounded_steps_and_one_commit() -> None:
         require_equal(compiled, now, sums, machine.state)
         machine.commit()
         for t in compiled.program.trained:
-            bias_af = max(1, t.bf - 8)
+            bias_af = max(1, t.bf - 9)
             now[t.name]["q16"], sums.totals[t.name, "q16"] = committed(now[t.name]["q16"], sums.totals[t.name, "q16"], 5, -127, 127)
             limit = 2 ** (31 - t.bf)
             b, rest = committed(now[t.name]["s32"], sums.totals[t.name, "s32"], bias_af, -limit, limit - 1)
@@ -251,9 +251,9 @@ def test_only_a_plan_for_batches_has_commit_steps() -> None:
 @pytest.mark.parametrize(
     ("largest", "bits"),
     [
-        (0, (13, 5)),
-        (65_535, (13, 5)),
-        (65_536, (12, 4)),
+        (0, (13, 4)),
+        (65_535, (13, 4)),
+        (65_536, (12, 3)),
         (10**6, (9, 1)),
         (2**23, (6, 1)),
         (2**25, (4, 1)),
@@ -268,7 +268,7 @@ def test_bits_of_a_bias(largest: int, bits: tuple[int, int]) -> None:
     assert (bf, af) == bits
     assert largest * 2**bf < 2**31
     if af:
-        assert 2 * largest + 2**17 <= 2 ** (31 - bf) and (bf < 9 or bf - 1 - af == 7)
+        assert 2 * largest + 2**17 <= 2 ** (31 - bf) and (bf < 10 or bf - 1 - af == 8)
 
 
 def test_a_bias_without_room_for_a_sum_is_updated_with_every_sample() -> None:

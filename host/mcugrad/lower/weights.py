@@ -23,8 +23,8 @@ MAX_BIAS_BITS = 8
 WEIGHT_SUM_BITS = 5
 """Fraction bits of a weight's sum over a micro-batch, which is one byte: it spans ±4 steps of int8."""
 
-BIAS_SUM_SPAN_BITS = 7
-"""A bias's sum over a micro-batch spans ±2^7 of its steps, which are smaller: its scale is s_x · s_W."""
+BIAS_SUM_SPAN_BITS = 8
+"""A bias's sum over a micro-batch spans ±2^8 of its steps, which are smaller: its scale is s_x · s_W. With ±2^7, 2 % saturated."""
 
 MIN_BIAS_SUM_BITS = 4
 BIAS_GROWTH = 2**17
@@ -127,7 +127,7 @@ def bias_bits(b: npt.NDArray[np.int64]) -> int:
 def bias_sum_bits(b: npt.NDArray[np.int64]) -> tuple[int, int]:
     """(bf, af) of a trained bias whose low ``bf`` bits are the sum of a micro-batch with ``af`` fraction bits.
 
-    The sum spans ±2^(bf - 1 - af): ±128 where bf ≥ 9, and less where the values are so large that they leave fewer bits; af = 0, so no sum,
+    The sum spans ±2^(bf - 1 - af): ±256 where bf ≥ 10, and less where the values are so large that they leave fewer bits; af = 0, so no sum,
     where fewer than 4 are left.
     """
     largest = 2 * int(np.abs(b).max(initial=0)) + BIAS_GROWTH
