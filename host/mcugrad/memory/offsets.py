@@ -1,146 +1,127 @@
-"""Offsets in the arena: first fit in several orders, from below and from above, the smallest kept.
+"""Offsets in the arena: first fit, again and again; what did not fit comes earlier the next time.
 
-Two values that hold at the same step must not share a byte, unless one is the output of a step that may lie over the other, its input.
-For every pair the differences of offsets that this forbids are open intervals, found once; placing a value is then looking for the
-lowest or highest offset outside the intervals of all that is placed.
+Values go to the lowest offset that is left, or to the highest below a goal. A sample that is read from its start while the output grows
+has to lie at the top with the output chasing it from below, so both directions are tried, each from several orders. A value that ends up
+beyond the goal moves forward in the order. All is repeatable: the moves come from a generator with a fixed seed.
 """
 
 from __future__ import annotations
 
+import math
+import random
 from collections.abc import Callable, Mapping, Sequence
 
 from mcugrad.lower.program import Value
-from mcugrad.memory.liveness import Liveness, Over, Piece
+from mcugrad.memory.gaps import Gaps, gaps_of
+from mcugrad.memory.liveness import Liveness, Piece
 
-Interval = tuple[int, int]
-"""Both ends excluded."""
+ROUNDS = 40
+"""First fits from one order in one direction."""
 
-Forbidden = Mapping[Value, Sequence[tuple[Value, Sequence[Interval]]]]
-"""Value -> (other value, differences offset - offset of the other that are forbidden)."""
+Offsets = dict[int, int]
+"""Index of a value -> its offset."""
 
 
 def align_up(n: int, align: int) -> int:
     return -(-n // align) * align
 
 
-def forbidden(live: Liveness) -> Forbidden:
-    """For every value, what the offset of each other one forbids."""
-    values = list(live.pieces)
-    overs: dict[tuple[Value, Value], list[Over]] = {}
-    for over in live.overs:
-        overs.setdefault((over.into.root, over.out.root), []).append(over)
-    spans = {v: (min(p.first for p in live.pieces[v]), max(p.last for p in live.pieces[v])) for v in values}
-    found: dict[Value, list[tuple[Value, Sequence[Interval]]]] = {v: [] for v in values}
-    for k, a in enumerate(values):
-        for b in values[:k]:
-            if spans[a][0] > spans[b][1] or spans[b][0] > spans[a][1]:
-                continue
-            gaps = _between(live.pieces[a], live.pieces[b], overs.get((a, b), []), overs.get((b, a), []))
-            if gaps:
-                found[b].append((a, gaps))
-                found[a].append((b, [(-hi, -lo) for lo, hi in gaps]))
-    return found
+def place_arena(live: Liveness, goal: int) -> tuple[dict[Value, int], int]:
+    """(offsets, bytes) of the smallest placement found. ``goal``: a lower bound; what reaches it is taken at once."""
+    gaps = gaps_of(live)
+    contend, easy = gaps.apart(goal)
+    return complete(gaps, _best(gaps, contend, _orders(live, gaps, contend), goal), easy)
 
 
-def _between(a: Sequence[Piece], b: Sequence[Piece], over_a: Sequence[Over], over_b: Sequence[Over]) -> list[Interval]:
-    """Forbidden offset(b) - offset(a). ``over_a``: steps at which b may lie over a; ``over_b``: a over b."""
-    gaps: list[Interval] = []
-    for p in a:
-        for q in b:
-            if p.first > q.last or q.first > p.last:
-                continue
-            lo, hi = p.lo - q.hi, p.hi - q.lo
-            for over in over_a:
-                if p.last == over.step == q.first and _inside(p, over.into) and _inside(q, over.out):
-                    lo = max(lo, over.into.at - over.out.at - over.lag)
-            for over in over_b:
-                if q.last == over.step == p.first and _inside(q, over.into) and _inside(p, over.out):
-                    hi = min(hi, over.lag - over.into.at + over.out.at)
-            if lo < hi:
-                gaps.append((lo, hi))
-    return _merged(gaps)
+def complete(gaps: Gaps, offsets: Mapping[int, int], rest: Sequence[int]) -> tuple[dict[Value, int], int]:
+    """(offsets of all values, bytes): those of ``rest`` go to the lowest offset that is left, one after the other."""
+    placed = dict(offsets)
+    for k in rest:
+        placed[k] = _lowest(gaps, k, placed)
+    return {v: placed[k] for k, v in enumerate(gaps.values)}, _size(gaps, placed)
 
 
-def _inside(piece: Piece, view: Value) -> bool:
-    return view.at <= piece.lo and piece.hi <= view.at + view.nbytes
+def _size(gaps: Gaps, offsets: Mapping[int, int]) -> int:
+    return max((at + gaps.values[k].nbytes for k, at in offsets.items()), default=0)
 
 
-def _merged(gaps: list[Interval]) -> list[Interval]:
-    """The same open intervals, joined where they overlap: two that only touch leave the offset between them free."""
-    joined: list[Interval] = []
-    for lo, hi in sorted(gaps):
-        if joined and lo < joined[-1][1]:
-            joined[-1] = (joined[-1][0], max(hi, joined[-1][1]))
-        else:
-            joined.append((lo, hi))
-    return joined
+def _orders(live: Liveness, gaps: Gaps, contend: Sequence[int]) -> list[list[int]]:
+    """Large ones first, large and long first, long first, in the order of steps, and backwards."""
+
+    def order(key: Callable[[int, int, int], tuple[int, ...]]) -> list[int]:
+        return sorted(contend, key=lambda k: key(gaps.values[k].nbytes, *_span(live.pieces[gaps.values[k]])))
+
+    return [
+        order(lambda n, first, last: (-n, first)),
+        order(lambda n, first, last: (-n * (last - first + 1), first)),
+        order(lambda n, first, last: (first - last, -n)),
+        order(lambda n, first, last: (first, -n)),
+        order(lambda n, first, last: (-last, -n)),
+    ]
 
 
-Order = Callable[[Value, tuple[Piece, ...]], tuple[int, ...]]
+def _span(pieces: Sequence[Piece]) -> tuple[int, int]:
+    return min(p.first for p in pieces), max(p.last for p in pieces)
 
 
-def _first(pieces: tuple[Piece, ...]) -> int:
-    return min(p.first for p in pieces)
-
-
-def _last(pieces: tuple[Piece, ...]) -> int:
-    return max(p.last for p in pieces)
-
-
-_ORDERS: tuple[Order, ...] = (
-    lambda v, p: (-v.nbytes, _first(p)),
-    lambda v, p: (-v.nbytes * (_last(p) - _first(p) + 1), _first(p)),
-    lambda v, p: (_first(p) - _last(p), -v.nbytes),
-    lambda v, p: (_first(p), -v.nbytes),
-    lambda v, p: (-_last(p), -v.nbytes),
-)
-
-
-def place_arena(live: Liveness) -> tuple[dict[Value, int], int]:
-    """(offsets, bytes) of the smallest placement found."""
-    gaps = forbidden(live)
-    best: tuple[dict[Value, int], int] | None = None
-    for order in _ORDERS:
-        values = sorted(live.pieces, key=lambda v: order(v, live.pieces[v]))
-        for place in (_lowest, _highest):
-            offsets = _placed(values, gaps, place)
-            size = max((offset + v.nbytes for v, offset in offsets.items()), default=0)
-            if best is None or size < best[1]:
-                best = offsets, size
-    assert best is not None
+def _best(gaps: Gaps, contend: Sequence[int], orders: Sequence[list[int]], goal: int) -> Offsets:
+    """The smallest placement of the values that contend."""
+    best: Offsets = {}
+    size = 1 << 62
+    moves = random.Random(0)
+    for order in orders:
+        for place in (_highest, _lowest):
+            tried = order
+            for _ in range(ROUNDS):
+                offsets = _placed(gaps, tried, place, goal)
+                beyond = {k for k, at in offsets.items() if at < 0 or at + gaps.values[k].nbytes > goal}
+                offsets = _from_0(gaps, offsets)
+                if _size(gaps, offsets) < size:
+                    best, size = offsets, _size(gaps, offsets)
+                if size <= goal:
+                    return best
+                places = {k: at * moves.random() - 1 if k in beyond else at for at, k in enumerate(tried)}
+                tried = sorted(tried, key=lambda k: places[k])
     return best
 
 
-Place = Callable[[Value, Sequence[Interval]], int]
+_Place = Callable[[Gaps, int, Mapping[int, int], int], int]
 
 
-def _placed(values: Sequence[Value], gaps: Forbidden, place: Place) -> dict[Value, int]:
-    """Place one after the other; shifted so that the lowest is at 0."""
-    offsets: dict[Value, int] = {}
-    for value in values:
-        taken = [(offsets[v] + lo, offsets[v] + hi) for v, spans in gaps[value] if v in offsets for lo, hi in spans]
-        offsets[value] = place(value, sorted(taken))
+def _placed(gaps: Gaps, order: Sequence[int], place: _Place, end: int) -> Offsets:
+    """One after the other."""
+    offsets: Offsets = {}
+    for k in order:
+        offsets[k] = place(gaps, k, offsets, end)
+    return offsets
+
+
+def _from_0(gaps: Gaps, offsets: Offsets) -> Offsets:
+    """Moved together so that the lowest value starts at 0, or as near as the alignments allow."""
     base = min(offsets.values(), default=0)
-    return {v: at - base for v, at in offsets.items()}
+    base -= base % math.lcm(*(v.align for v in gaps.values))
+    return {k: at - base for k, at in offsets.items()}
 
 
-def _lowest(value: Value, taken: Sequence[Interval]) -> int:
-    """The lowest aligned offset >= 0 outside the intervals."""
-    at = 0
-    for lo, hi in taken:
+def _taken(gaps: Gaps, k: int, offsets: Mapping[int, int]) -> list[tuple[int, int]]:
+    """The open intervals of offsets that those placed leave value k no place in."""
+    return [(offsets[j] + lo, offsets[j] + hi) for j, lo, hi in gaps.gaps[k] if j in offsets]
+
+
+def _lowest(gaps: Gaps, k: int, offsets: Mapping[int, int], _: int = 0) -> int:
+    """The lowest offset >= 0 that is left."""
+    at, align = 0, gaps.values[k].align
+    for lo, hi in sorted(_taken(gaps, k, offsets)):
         if lo < at < hi:
-            at = align_up(hi, value.align)
+            at = align_up(hi, align)
     return at
 
 
-MIRROR = 1 << 26
-"""Where placing from above starts: a multiple of every alignment."""
-
-
-def _highest(value: Value, taken: Sequence[Interval]) -> int:
-    """The highest aligned offset outside the intervals with which the value ends at or below MIRROR."""
-    at = (MIRROR - value.nbytes) // value.align * value.align
-    for lo, hi in sorted(taken, key=lambda t: -t[1]):
+def _highest(gaps: Gaps, k: int, offsets: Mapping[int, int], end: int) -> int:
+    """The highest offset that is left with which the value ends at or below ``end``: below 0 where nothing is."""
+    value = gaps.values[k]
+    at = (end - value.nbytes) // value.align * value.align
+    for lo, hi in sorted(_taken(gaps, k, offsets), key=lambda t: -t[1]):
         if lo < at < hi:
             at = lo // value.align * value.align
     return at

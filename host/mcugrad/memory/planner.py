@@ -37,7 +37,7 @@ def place(program: Program) -> Layout:
     """Give every value of the program an offset in its region."""
     live = liveness(program.steps, [program.sample])
     needed = step_bytes(live, len(program.steps))
-    offsets, arena = place_arena(live)
+    offsets, arena = place_arena(live, align_up(max(needed, default=0), REGION_ALIGN))
     sizes = {Region.ARENA: align_up(arena, REGION_ALIGN)}
     for region in (Region.CONST, Region.STATE, Region.IO):
         placed, size = _place_in_line([v for v in program.fixed if v.region is region])
