@@ -11,6 +11,7 @@
 // Where a size is 0, the others may be anything: addresses that are then never read wrap, unsigned.
 
 #include "plane.h"
+#include "row.h"
 #include "update.h"
 
 // Bytes from pixel to pixel of x.
@@ -55,7 +56,7 @@ static struct window window_at(const struct mg_step_conv2d_fwd_s8 *k, const int8
     return (struct window){x + pixel * (uint32_t)PITCH(k), rows.first, cols.first, rows.end - rows.first, cols.end - cols.first};
 }
 
-void mg_conv2d_fwd_s8(const struct mg_ctx *ctx, const struct mg_step_conv2d_fwd_s8 *k)
+static void any_forward(const struct mg_ctx *ctx, const struct mg_step_conv2d_fwd_s8 *k)
 {
     const int8_t *x = mg_at(ctx, k->x);
     const int32_t *b = mg_at(ctx, k->b);
@@ -83,6 +84,53 @@ void mg_conv2d_fwd_s8(const struct mg_ctx *ctx, const struct mg_step_conv2d_fwd_
             }
         }
     }
+}
+
+// What zx takes from every sum of n weights.
+static uint32_t zero_of(const int8_t *w, int32_t step, int32_t n, int32_t zx)
+{
+    int32_t sum = 0;
+    for (int32_t i = 0; i < n; i++)
+        sum += w[i * step];
+    return (uint32_t)(sum * zx);
+}
+
+// 1x1 over a whole map with all weights in one plane: two outputs of some pixels of a row at a time.
+static void point_forward(const struct mg_ctx *ctx, const struct mg_step_conv2d_fwd_s8 *k)
+{
+    const int32_t *b = mg_at(ctx, k->b);
+    const mg_requant *rq = mg_at(ctx, k->rq);
+    const struct mg_ends ends = mg_ends_of(k->rounding, k->zy, k->lo, k->hi);
+    const int32_t step = k->it != 0 ? k->ws : 1, row = k->i * step;
+    const int8_t *w = k->it != 0 ? (const int8_t *)mg_at(ctx, k->wt) + (step - 1) : mg_at(ctx, k->wf);
+    for (int32_t p = 0; p < k->p; p++) {
+        for (int32_t q = 0, n; q < k->q; q += n) {
+            const int8_t *x = (const int8_t *)mg_at(ctx, k->x) + (p * k->w + q) * k->i;
+            int8_t *y = (int8_t *)mg_at(ctx, k->y) + (p * k->q + q) * k->o;
+            n = k->q - q < MG_CHUNK ? k->q - q : MG_CHUNK;
+            for (int32_t o = 0; o < k->o; o += 2) {
+                int32_t sum[2][MG_CHUNK];
+                const int32_t end = o + 2 < k->o ? o + 2 : k->o;
+                mg_dot_pair(sum, w + o * row, w + (end - 1) * row, step, x, k->i, n);
+                for (int32_t c = o; c < end; c++) {
+                    const uint32_t start = (uint32_t)(b[c] >> k->bf) - zero_of(w + c * row, step, k->i, k->zx);
+                    mg_put_outputs(&ends, start, rq[c], sum[c - o], n, y + c, k->o);
+                }
+            }
+        }
+    }
+}
+
+// A row of so many outputs is worth the sums of the weights.
+enum { LONG = 6 };
+
+void mg_conv2d_fwd_s8(const struct mg_ctx *ctx, const struct mg_step_conv2d_fwd_s8 *k)
+{
+    const bool point = k->r == 1 && k->s == 1 && k->sh == 1 && k->sw == 1 && k->g == 1 && k->pt == 0 && k->pl == 0;
+    if (point && k->p <= k->h && k->q <= k->w && k->q >= LONG && (k->it == 0 || k->it == k->i))
+        point_forward(ctx, k);
+    else
+        any_forward(ctx, k);
 }
 
 // The outputs that read one input position.

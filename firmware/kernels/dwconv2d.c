@@ -9,6 +9,7 @@
 // acc wraps at 32 bits: |acc| < 2^31 for every R, S (y) and for P*Q <= 66,000 (dw); for dx the host chooses fold so.
 
 #include "plane.h"
+#include "row.h"
 #include "update.h"
 
 // Some neighbouring output channels of one plane. Lane j is output o + j and, with M = 1, reads input o + j: then up to four
@@ -58,34 +59,115 @@ static inline void add_taps(uint32_t acc[4], const struct lanes *lanes, const in
     acc[3] = a3;
 }
 
-void mg_dwconv2d_fwd_s8(const struct mg_ctx *ctx, const struct mg_step_dwconv2d_fwd_s8 *k)
+enum {
+    STRIP = 112,  // elements of one channel that stand on the stack: 16 windows of 5x5, 8 of 7x7, 4 of 7x7 two apart
+    LONG = 6,     // a row of so many outputs is worth laying out
+};
+
+typedef struct mg_step_dwconv2d_fwd_s8 forward;
+
+// The columns that n windows in a row cover.
+static inline int32_t covered(const forward *k, int32_t n)
 {
-    const int8_t *x = mg_at(ctx, k->x);
-    const int8_t *wt = mg_at(ctx, k->wt);
-    const int8_t *wf = mg_at(ctx, k->wf);
+    return (n - 1) * k->sw + (k->s - 1) * k->dw + 1;
+}
+
+// How many windows of a row to take at once: 0 where not even one fits on the stack.
+static int32_t windows_at_once(const forward *k)
+{
+    int32_t n = MG_CHUNK;
+    while (n > 0 && k->r * covered(k, n) > STRIP)
+        n -= n > 4 ? 4 : 1;
+    return n;
+}
+
+// What `rows` rows of one channel hold under windows that cover `cols` columns from `left` on: x - zx, and 0 in the padding.
+// x: column 0 of the first of these rows.
+static void copy_rows(int16_t *to, const forward *k, const int8_t *x, int32_t rows, int32_t left, int32_t cols)
+{
+    const int32_t first = left < 0 ? mg_clamp(-left, 0, cols) : 0;
+    const int32_t end = mg_clamp(k->w - left, first, cols);
+    const int32_t zx = k->zx, pitch = k->i, row_pitch = k->dh * k->w * pitch;
+    x += (left + first) * pitch;
+    for (; rows > 0; rows--, to += cols, x += row_pitch) {
+        const int8_t *v = x;
+        int32_t c = 0;
+        while (c < first)
+            to[c++] = 0;
+        for (; c < end; c++, v += pitch)
+            to[c] = (int16_t)(*v - zx);
+        while (c < cols)
+            to[c++] = 0;
+    }
+}
+
+// Sums of n windows, from column `left` of some rows of a channel on.
+MG_APART void sum_windows(int32_t *sum, int32_t n, const forward *k, const int8_t *w, const int8_t *x, int32_t rows, int32_t left)
+{
+    int16_t strip[STRIP];
+    const int32_t cols = covered(k, n);
+    copy_rows(strip, k, x, rows, left, cols);
+    mg_slide(sum, n, &(struct mg_rows){.e = strip, .w = w, .step = cols, .size = STRIP + 1, .count = rows}, k->s, k->dw, k->sw);
+}
+
+// One row of y, channel by channel, the weights being contiguous. top: the row of x under the first tap, inside or not.
+MG_APART void put_row(const struct mg_ctx *ctx, const forward *k, struct mg_taps rows, int32_t top, int8_t *y, int32_t at_once)
+{
+    const int8_t *x = mg_at(ctx, k->x), *wt = mg_at(ctx, k->wt), *wf = mg_at(ctx, k->wf);
     const int32_t *b = mg_at(ctx, k->b);
-    int8_t *y = mg_at(ctx, k->y);
+    const mg_requant *rq = mg_at(ctx, k->rq);
+    const struct mg_ends ends = mg_ends_of(k->rounding, k->zy, k->lo, k->hi);
+    const int32_t taps = k->r * k->s;
+    x += rows.end > rows.first ? (top + rows.first * k->dh) * k->w * k->i : 0;
+    for (int32_t o = 0; o < k->o; o++) {
+        const int8_t *w = (o < k->ot ? wt + o * taps : wf + (o - k->ot) * taps) + rows.first * k->s;
+        for (int32_t q = 0, n; q < k->q; q += n) {
+            int32_t sum[MG_CHUNK];
+            n = k->q - q < at_once ? k->q - q : at_once;
+            sum_windows(sum, n, k, w, x + (k->m == 1 ? o : o / k->m), rows.end - rows.first, q * k->sw - k->pl);
+            mg_put_outputs(&ends, (uint32_t)(b[o] >> k->bf), rq[o], sum, n, y + q * k->o + o, k->o);
+        }
+    }
+}
+
+// One row of y, pixel by pixel and up to four channels at a time: for windows and weights of any kind, and faster where a row is
+// short.
+MG_APART void put_pixels(const struct mg_ctx *ctx, const forward *k, const struct mg_taps rows, int32_t top, int8_t *y)
+{
+    const int8_t *x = mg_at(ctx, k->x), *wt = mg_at(ctx, k->wt), *wf = mg_at(ctx, k->wf);
+    const int32_t *b = mg_at(ctx, k->b);
     const struct mg_output to = MG_OUTPUT(ctx, k);
-    for (int32_t p = 0; p < k->p; p++) {
+    for (int32_t q = 0; q < k->q; q++) {
+        const int32_t left = q * k->sw - k->pl;
+        const struct mg_taps cols = mg_taps(left, k->dw, k->s, k->w);
+        const int32_t n = cols.end - cols.first;
+        struct lanes lanes;
+        for (int32_t o = 0; o < k->o; o += lanes.count) {
+            uint32_t acc[4] = {0};
+            lanes = LANES(k, wt, wf, o);
+            for (int32_t r = rows.first; n > 0 && r < rows.end; r++) {
+                const int8_t *w = lanes.w + (r * k->s + cols.first) * lanes.step;
+                const int8_t *v = x + ((top + r * k->dh) * k->w + left + cols.first * k->dw) * k->i + lanes.input;
+                add_taps(acc, &lanes, w, v, k->dw * k->i, k->zx, n);
+            }
+            for (int32_t j = 0; j < lanes.count; j++)
+                *y++ = mg_output_of(&to, o + j, mg_add32(mg_wrap32(acc[j]), b[o + j] >> k->bf));
+        }
+    }
+}
+
+void mg_dwconv2d_fwd_s8(const struct mg_ctx *ctx, const forward *k)
+{
+    const bool contiguous = k->ot == 0 || k->ws == 1;
+    const int32_t at_once = contiguous && k->q >= LONG ? windows_at_once(k) : 0;
+    int8_t *y = mg_at(ctx, k->y);
+    for (int32_t p = 0; p < k->p; p++, y += k->q * k->o) {
         const int32_t top = p * k->sh - k->pt;
         const struct mg_taps rows = mg_taps(top, k->dh, k->r, k->h);
-        for (int32_t q = 0; q < k->q; q++) {
-            const int32_t left = q * k->sw - k->pl;
-            const struct mg_taps cols = mg_taps(left, k->dw, k->s, k->w);
-            const int32_t n = cols.end - cols.first;
-            struct lanes lanes;
-            for (int32_t o = 0; o < k->o; o += lanes.count) {
-                uint32_t acc[4] = {0};
-                lanes = LANES(k, wt, wf, o);
-                for (int32_t r = rows.first; n > 0 && r < rows.end; r++) {
-                    const int8_t *w = lanes.w + (r * k->s + cols.first) * lanes.step;
-                    const int8_t *v = x + ((top + r * k->dh) * k->w + left + cols.first * k->dw) * k->i + lanes.input;
-                    add_taps(acc, &lanes, w, v, k->dw * k->i, k->zx, n);
-                }
-                for (int32_t j = 0; j < lanes.count; j++)
-                    *y++ = mg_output_of(&to, o + j, mg_add32(mg_wrap32(acc[j]), b[o + j] >> k->bf));
-            }
-        }
+        if (at_once > 0)
+            put_row(ctx, k, rows, top, y, at_once);
+        else
+            put_pixels(ctx, k, rows, top, y);
     }
 }
 
@@ -96,25 +178,26 @@ struct readers {
 
 // Adds what outputs o ... send to their inputs (M = 1) or their input. fold is common to all taps of an output: it is taken last,
 // which is the same sum modulo 2^32.
-static void add_errors(uint32_t acc[4], const struct mg_step_dwconv2d_bwd_x_s8 *k, const struct lanes *lanes, const int8_t *dy,
-                       const uint8_t *fold, const struct readers *from)
+MG_APART void add_errors(uint32_t acc[4], const struct mg_step_dwconv2d_bwd_x_s8 *k, const struct lanes *lanes, const int8_t *dy,
+                         const uint8_t *fold, const struct readers *from)
 {
+    const struct mg_sources rows = from->rows, cols = from->cols;
+    const int32_t pitch = lanes->pitch, w_step = cols.tap_pitch * lanes->step, e_step = cols.out_pitch * k->o;
     uint32_t a0 = 0, a1 = 0, a2 = 0, a3 = 0;
-    for (int32_t a = 0; a < from->rows.count; a++) {
-        const int32_t r = from->rows.tap + a * from->rows.tap_pitch;
-        const int32_t p = from->rows.out + a * from->rows.out_pitch;
-        for (int32_t b = 0; b < from->cols.count; b++) {
-            const int32_t s = from->cols.tap + b * from->cols.tap_pitch;
-            const int32_t q = from->cols.out + b * from->cols.out_pitch;
-            const int8_t *w = lanes->w + (r * k->s + s) * lanes->step;
-            const int8_t *e = dy + (p * k->q + q) * k->o;
-            a0 += (uint32_t)(w[0] * e[0]);
-            if (lanes->count == 1)
-                continue;
-            a1 += (uint32_t)(w[lanes->pitch] * e[1]);
-            a2 += (uint32_t)(w[2 * lanes->pitch] * e[2]);
-            a3 += (uint32_t)(w[3 * lanes->pitch] * e[3]);
-        }
+    for (int32_t a = 0; a < rows.count; a++) {
+        const int32_t r = rows.tap + a * rows.tap_pitch, p = rows.out + a * rows.out_pitch;
+        const int8_t *w = lanes->w + (r * k->s + cols.tap) * lanes->step;
+        const int8_t *e = dy + (p * k->q + cols.out) * k->o;
+        if (lanes->count == 1)
+            for (int32_t b = cols.count; b > 0; b--, w += w_step, e += e_step)
+                a0 += (uint32_t)(*w * *e);
+        else
+            for (int32_t b = cols.count; b > 0; b--, w += w_step, e += e_step) {
+                a0 += (uint32_t)(w[0] * e[0]);
+                a1 += (uint32_t)(w[pitch] * e[1]);
+                a2 += (uint32_t)(w[2 * pitch] * e[2]);
+                a3 += (uint32_t)(w[3 * pitch] * e[3]);
+            }
     }
     acc[0] += a0 * fold[0];
     if (lanes->count == 1)

@@ -74,6 +74,19 @@ static inline int32_t mg_round_down(int32_t x, int32_t n)
     return (((x + (x >> 31)) >> (n - 1)) + 1) >> 1;
 }
 
+// floor(v * mult / 2^n + 1/2), saturated. mult >= 0, any n; |v * mult| <= 2^62, so adding the half cannot overflow.
+static inline int32_t mg_scale(int32_t v, int32_t mult, int32_t n)
+{
+    const int64_t p = (int64_t)v * mult;
+    if (n > 62)
+        return 0;
+    if (n >= 33)  // nearly always: the half is all in the high word, |p >> 32| <= 2^30
+        return ((int32_t)(p >> 32) + (1 << (n - 33))) >> (n - 32);
+    if (n >= 1)
+        return mg_sat32((p + ((int64_t)1 << (n - 1))) >> n);
+    return mg_sat32((int64_t)mg_sat32(p) * ((int64_t)1 << (n < -31 ? 31 : -n)));
+}
+
 // acc * mult * 2^(shift - 31) with mult >= 0, -31 <= shift <= 30: rounded twice as TensorFlow Lite does, or once, halves up,
 // and saturated. |acc * mult| <= 2^62, so adding the half cannot overflow.
 enum { MG_ROUND_TWICE = 0, MG_ROUND_ONCE = 1 };
@@ -112,17 +125,6 @@ static inline int8_t mg_output8(int32_t v, int32_t zy, int32_t lo, int32_t hi)
 static inline int8_t mg_output_of(const struct mg_output *to, int32_t o, int32_t acc)
 {
     return mg_output8(mg_requantize(acc, to->rq[o].mult, to->rq[o].shift, to->rounding), to->zy, to->lo, to->hi);
-}
-
-// floor(v * mult / 2^n + 1/2), saturated. mult >= 0, any n; |v * mult| <= 2^62, so adding the half cannot overflow.
-static inline int32_t mg_scale(int32_t v, int32_t mult, int32_t n)
-{
-    const int64_t p = (int64_t)v * mult;
-    if (n > 62)
-        return 0;
-    if (n >= 1)
-        return mg_sat32((p + ((int64_t)1 << (n - 1))) >> n);
-    return mg_sat32((int64_t)mg_sat32(p) * ((int64_t)1 << (n < -31 ? 31 : -n)));
 }
 
 // ---- float ------------------------------------------------------------------------------------------------------------

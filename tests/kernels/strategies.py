@@ -64,6 +64,14 @@ def window(draw: Draw) -> Scalars:
     return {"h": h, "w": w, "p": p, "q": q, "r": r, "s": s, "sh": sh, "sw": sw, "dh": dh, "dw": dw, "pt": pt, "pl": pl}
 
 
+def net_window(draw: Draw) -> Scalars:
+    """H W P Q R S … as nets have them: a square kernel of 1, 3, 5 or 7, padded to its middle, over a map that may be wide."""
+    r, stride = draw(st.sampled_from([1, 3, 5, 7])), draw(st.integers(1, 2))
+    h, w = draw(st.integers(1, 6)), draw(st.integers(1, 40))
+    same = {"r": r, "s": r, "sh": stride, "sw": stride, "dh": 1, "dw": 1, "pt": r // 2, "pl": r // 2}
+    return same | {"h": h, "w": w, "p": -(-h // stride), "q": -(-w // stride)}
+
+
 def part(draw: Draw, whole: int) -> int:
     """None, some or all of a count."""
     return draw(st.sampled_from([0, whole]) | st.integers(0, whole))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from hypothesis import strategies as st
-from strategies import Draw, Scalars, channels, epilogue, low_bits, output, part, planes, sweep, window, zero_points
+from strategies import Draw, Scalars, channels, epilogue, low_bits, net_window, output, part, planes, sweep, window, zero_points
 
 
 @st.composite
@@ -15,7 +15,11 @@ def shape(draw: Draw) -> Scalars:
 
 @st.composite
 def forward(draw: Draw) -> Scalars:
-    return draw(shape()) | planes(draw) | output(draw)
+    """A third of them as nets have them: over maps wider than a chunk of 16 outputs, a byte behind a ReLU."""
+    k = draw(shape()) | planes(draw) | output(draw)
+    if draw(st.integers(0, 2)) == 0:
+        k |= net_window(draw) | {"zy": -128, "lo": -128, "hi": 127}
+    return k
 
 
 @st.composite

@@ -8,7 +8,7 @@ import numpy as np
 from harness import check, lay_out
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from strategies import Draw, Scalars, channels, fraction_bits, limits, output, sweep, window, zero_points
+from strategies import Draw, Scalars, channels, fraction_bits, limits, net_window, output, sweep, window, zero_points
 
 from mcugrad.native import run_step
 from mcugrad.plan.opsdef import kinds
@@ -17,13 +17,8 @@ from mcugrad.ref.memory import Arrays, bind
 
 @st.composite
 def shape(draw: Draw) -> Scalars:
-    """Half of them as nets have them: square kernels of 1, 3, 5, 7, strides 1 and 2, maps that fill a chunk of 16 outputs and more."""
-    k = window(draw) | {"i": draw(channels), "o": draw(channels), "zx": draw(zero_points)}
-    if draw(st.booleans()):
-        r, stride = draw(st.sampled_from([1, 3, 5, 7])), draw(st.integers(1, 2))
-        h, w = draw(st.integers(1, 9)), draw(st.integers(1, 40))
-        k |= {"r": r, "s": r, "sh": stride, "sw": stride, "dh": 1, "dw": 1, "pt": r // 2, "pl": r // 2, "h": h, "w": w}
-        k |= {"p": -(-h // stride), "q": -(-w // stride)}
+    """Half of them as nets have them: windows over maps wider than a chunk of 16 outputs, a byte behind a ReLU."""
+    k = (net_window(draw) if draw(st.booleans()) else window(draw)) | {"i": draw(channels), "o": draw(channels), "zx": draw(zero_points)}
     ends = output(draw)
     elo, ehi = draw(limits)
     k |= {"ze": draw(zero_points), "elo": elo, "ehi": ehi, "bef": draw(fraction_bits), "bdf": draw(fraction_bits)}

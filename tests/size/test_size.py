@@ -20,10 +20,10 @@ from mcugrad.link import Session
 pytestmark = pytest.mark.qemu
 
 NAME = "qemu-mps2-an386"
-FLASH_BUDGET_BYTES = 52_000
+FLASH_BUDGET_BYTES = 58_000
 STATIC_RAM_BUDGET_BYTES = 7_800
 FRAME_BUDGET_BYTES = 440
-STACK_BUDGET_BYTES = 970
+STACK_BUDGET_BYTES = 1_150
 
 LIBRARY_FRAME_BYTES = 40
 """Assumed for memcpy, memset and the compiler's helpers, whose frames are not reported; theirs are 0 to 24."""
