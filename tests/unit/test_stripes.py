@@ -143,7 +143,8 @@ def test_the_cheapest_cut_is_taken_that_reaches_the_goal() -> None:
     middle = (arena_needed(least) + arena_needed(program)) // 2
     some = run_in_stripes(program, middle)
     assert arena_needed(some) <= middle and len(some.steps) < len(least.steps)
-    assert run_in_stripes(program, arena_needed(program)) is program
+    enough = run_in_stripes(program, arena_needed(program))
+    assert not any("[" in step.label for step in enough.steps) and "expand_dwconv2d_fwd_s8" in [step.kind.name for step in enough.steps]
 
 
 def test_rows_made_twice_are_counted() -> None:

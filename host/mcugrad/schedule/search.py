@@ -1,4 +1,4 @@
-"""Chooses which layers run in stripes, and in how many rows: the least peak first, then the least work.
+"""Chooses which layers run in stripes, and in how many rows, and which are fused: the least peak first, then the least work.
 
 The forward steps are cut into groups and single steps. What a group needs does not depend on how the others run, so the best cut is found
 step by step (dynamic programming): once for the smallest peak, once for the cheapest cut that has it.
@@ -14,7 +14,8 @@ from mcugrad.lower.program import Draft, Program, Value, macs
 from mcugrad.memory.liveness import liveness
 from mcugrad.memory.planner import step_bytes
 from mcugrad.plan import Region
-from mcugrad.schedule.stripes import Group, Stripes, group, heights_of, in_stripes
+from mcugrad.schedule.fuse import fusable
+from mcugrad.schedule.stripes import Group, group, heights_of, in_stripes
 
 LONGEST = 9
 """Steps that run in stripes together, at most."""
@@ -28,25 +29,28 @@ Cost = tuple[int, int]
 
 @dataclass(frozen=True, slots=True)
 class _Choice:
-    """``needed``: bytes of the peak of these steps, with all that lives around them."""
+    """``steps`` in place of the forward steps ``first`` to ``last``. ``needed``: bytes of their peak, with all that lives around them."""
 
-    stripes: Stripes
+    first: int
+    last: int
     steps: tuple[Draft, ...]
     needed: int
     cost: Cost
 
 
 def run_in_stripes(program: Program, goal: int = 0, *, again: bool = False) -> Program:
-    """Run layers in stripes where that lowers the peak of ARENA, but not below ``goal`` bytes.
+    """Run layers in stripes where that lowers the peak of ARENA, but not below ``goal`` bytes; fuse others where that does not raise it.
 
     ``again``: rows that two stripes need may also be made twice, where that needs less than keeping them.
     """
     needed = step_bytes(liveness(program.steps, [program.sample]), len(program.steps))
     forward = len(program.segments[0])
     floor = max(goal, program.sample.nbytes, *needed[forward:], 0)
-    if max(needed) <= floor:
-        return program
     choices = _all_choices(program, needed, floor, (False, True) if again else (False,))
+    for f in fusable(program):
+        if f.depthwise == f.expand + 1:
+            bytes_needed = _Around(program, f.expand, f.depthwise).needed([f.step])
+            choices.setdefault(f.depthwise, []).append(_Choice(f.expand, f.depthwise, (f.step,), bytes_needed, (0, -1)))
     peak = _least_peak(needed[:forward], choices, floor)
     return _with(program, _cheapest(needed[:forward], choices, peak))
 
@@ -56,7 +60,7 @@ def _least_peak(needed: Sequence[int], choices: Mapping[int, Sequence[_Choice]],
     best = [floor] + [0] * len(needed)
     for end in range(1, len(needed) + 1):
         options = [max(best[end - 1], needed[end - 1])]
-        options += [max(best[c.stripes.first], c.needed) for c in choices.get(end - 1, ())]
+        options += [max(best[c.first], c.needed) for c in choices.get(end - 1, ())]
         best[end] = min(options)
     return best[-1]
 
@@ -67,7 +71,7 @@ def _cheapest(needed: Sequence[int], choices: Mapping[int, Sequence[_Choice]], p
     for end in range(1, len(needed) + 1):
         options = [best[end - 1]] if needed[end - 1] <= peak else []
         for c in choices.get(end - 1, ()):
-            (before, steps), chosen = best[c.stripes.first]
+            (before, steps), chosen = best[c.first]
             if c.needed <= peak:
                 options.append(((before + c.cost[0], steps + c.cost[1]), [*chosen, c]))
         best.append(min(options, key=lambda o: o[0], default=((math.inf, 0), [])))
@@ -78,8 +82,8 @@ def _with(program: Program, choices: Sequence[_Choice]) -> Program:
     forward: list[Draft] = []
     at = 0
     for c in choices:
-        forward += [*program.segments[0][at : c.stripes.first], *c.steps]
-        at = c.stripes.last + 1
+        forward += [*program.segments[0][at : c.first], *c.steps]
+        at = c.last + 1
     forward += program.segments[0][at:]
     return replace(program, segments=(tuple(forward), *program.segments[1:]))
 
@@ -108,7 +112,7 @@ def _in_all_heights(g: Group, first: int, last: int, around: _Around, again: Seq
             if rows < g.height:
                 steps = tuple(in_stripes(g, rows, again=twice))
                 cost = sum(macs(step) for step in steps) - plain, len(steps) - len(g.members)
-                found.append(_Choice(Stripes(first, last, rows, twice), steps, around.needed(steps), cost))
+                found.append(_Choice(first, last, steps, around.needed(steps), cost))
     return found
 
 
