@@ -73,7 +73,6 @@ BODY: dict[str, Callable[[GraphBuilder, int], int]] = {
         b.reshape(x, (*b.tensors[x].shape[:2], b.tensors[x].shape[2] * channels(b, x), 1)), 3
     ),
     "depthwise on a mixed channel": lambda b, x: b.dwconv(b.point(x, 1), 4),
-    "channels reversed": lambda b, x: b.slice(x, (0, 0, 0, channels(b, x) - 1), b.tensors[x].shape, (1, 1, 1, -1)),
     "channels of a square transposed": lambda b, x: b.transpose(b.slice(x, (0,) * 4, (1, 3, 3, 3)), (0, 3, 2, 1)),
     "softmax": lambda b, x: b.softmax(x),
     "reshape": turned,
@@ -187,7 +186,6 @@ FREE = {
     "table of a reshaped map": False,
     "depthwise on one channel": False,
     "depthwise on a mixed channel": True,
-    "channels reversed": False,
     "channels of a square transposed": False,
     "softmax": False,
     "reshape": False,

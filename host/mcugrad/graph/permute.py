@@ -26,9 +26,7 @@ from mcugrad.graph.types import (
     MinMax,
     Mul,
     Op,
-    OpKind,
     Quant,
-    Slice,
     Softmax,
     Sub,
     Tensor,
@@ -214,18 +212,10 @@ def _tie_input(union: _Union, op: Op, k: int) -> None:
     tensor, read, y = op.inputs[k], union.graph.read(op, k).shape[-1:], op.outputs[0]
     spread = isinstance(op.kind, Add | Sub | Mul | MinMax) and read in ((), (1,)) and union.width(y) != read
     wanted = read if spread else union.width(y)
-    _require(
-        union, op, tensor, fits=union.width(tensor) == read == wanted and not _moves_channels(op.kind, len(union.graph.read(op, k).shape))
-    )
+    turned = isinstance(op.kind, Transpose) and op.kind.perm[-1] != len(op.kind.perm) - 1
+    _require(union, op, tensor, fits=union.width(tensor) == read == wanted and not turned)
     if not spread:
         union.join(tensor, y)
-
-
-def _moves_channels(kind: OpKind, rank: int) -> bool:
-    """Whether an op puts other elements into the last axis although that keeps its length."""
-    if isinstance(kind, Transpose):
-        return kind.perm[-1] != rank - 1
-    return isinstance(kind, Slice) and kind.step[-1] != 1
 
 
 def _require(union: _Union, op: Op, tensor: int, *, fits: bool) -> None:
