@@ -70,7 +70,7 @@ def test_random_plans_do_no_harm(checked_firmware: Firmware, seed: int) -> None:
             struct.pack_into("<I", plan, 16, zlib.crc32(plan[20:]))
             try:
                 session.load_plan(bytes(plan))
-                size = struct.unpack_from("<I", plan, 76)[0]
+                size = struct.unpack_from("<I", plan, 80)[0]
                 list(session.train_stream([(bytes(size), 0, 0.1)] * 2, 0.0))
             except LinkError as e:
                 assert e.exit_code == 6, e
