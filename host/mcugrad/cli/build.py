@@ -16,24 +16,23 @@ from mcugrad.cli.common import (
     channels_option,
     classes_option,
     command,
+    demand_fit,
     group_digits,
-    loss_of,
     loss_option,
+    request_of,
     rounding_option,
     scheme_option,
-    weight_bytes,
+    sram_option,
 )
-from mcugrad.graph.permute import Channels
-from mcugrad.lower import Options
-from mcugrad.pipeline import compile_model
+from mcugrad.nearest import fit
 from mcugrad.plan.c_array import c_array
-from mcugrad.report import report, require_fit
 from mcugrad.training.checkpoint import write_atomic
 
 
 @click.command()
 @click.argument("model", required=False, type=click.Path(path_type=Path))
 @board_option
+@sram_option
 @scheme_option
 @channels_option
 @classes_option
@@ -46,6 +45,7 @@ def build(
     output: Output,
     model: Path | None,
     board: str,
+    sram: int | None,
     scheme: str,
     channels: str,
     classes: int | None,
@@ -63,8 +63,9 @@ def build(
     output.say(f"{elf}: flash {group_digits(image.flash_bytes)} bytes, static RAM {group_digits(image.static_ram_bytes)} bytes")
     files = {"firmware": str(elf)}
     if model is not None:
-        compiled = compile_model(model, scheme, classes, Options(ws=weight_bytes(rounding), batch=batch), loss_of(loss), Channels(channels))
-        require_fit(report(compiled, target))
+        request = request_of(model, scheme, channels, classes, rounding, batch, loss)
+        compiled, r = fit(request, request.compile(), target, sram)
+        demand_fit(output, request, compiled, r)
         write_atomic(out / "plan.bin", compiled.plan)
         write_atomic(out / "plan.h", c_array(compiled.plan).encode())
         files |= {"plan": str(out / "plan.bin"), "header": str(out / "plan.h")}

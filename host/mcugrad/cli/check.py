@@ -17,20 +17,19 @@ from mcugrad.cli.common import (
     channels_option,
     classes_option,
     command,
+    demand_fit,
     load_data,
-    loss_of,
     loss_option,
     model_argument,
+    request_of,
     rounding_option,
     scheme_option,
-    weight_bytes,
+    sram_option,
 )
 from mcugrad.cli.progress import bar
 from mcugrad.data import DataSet
-from mcugrad.graph.permute import Channels
 from mcugrad.link import Session
-from mcugrad.lower import Options
-from mcugrad.pipeline import compile_model
+from mcugrad.nearest import fit
 from mcugrad.proof.check import Verdict, check_cold, check_settled
 from mcugrad.training.recipe import Recipe
 from mcugrad.training.run import train
@@ -40,6 +39,7 @@ from mcugrad.training.run import train
 @model_argument
 @click.option("--data", required=True, type=click.Path(path_type=Path), help=".npz with x (N, …) and y (N,).")
 @board_option
+@sram_option
 @scheme_option
 @channels_option
 @classes_option
@@ -57,6 +57,7 @@ def check(
     model: Path,
     data: Path,
     board: str,
+    sram: int | None,
     scheme: str,
     channels: str,
     classes: int | None,
@@ -71,10 +72,13 @@ def check(
 
     Fails with exit code 7 at the first byte that differs, or where a gradient's cosine with the float gradient is under its bound.
     """
-    compiled = compile_model(model, scheme, classes, Options(ws=weight_bytes(rounding), batch=batch), loss_of(loss), Channels(channels))
+    request = request_of(model, scheme, channels, classes, rounding, batch, loss)
+    compiled = request.compile()
     dataset = _some(load_data(output, data, compiled), settle + steps)
     recipe = Recipe(epochs=-(-(settle + steps) // len(dataset.x)), lr=lr, schedule="constant", skip=0.0, seed=1, batch=batch)
-    with open_board(board) as (_, transport):
+    with open_board(board) as (opened, transport):
+        compiled, r = fit(request, compiled, opened, sram)
+        demand_fit(output, request, compiled, r)
         session = Session(transport)
         session.hello()
         session.load_plan(compiled.plan)

@@ -18,7 +18,10 @@ from mcugrad.autodiff import Loss
 from mcugrad.data import DataSet
 from mcugrad.errors import McugradError, UsageError
 from mcugrad.graph.permute import Channels
+from mcugrad.lower import Options
+from mcugrad.nearest import Request, require_fit_of
 from mcugrad.pipeline import Compiled
+from mcugrad.report import PlanReport, exceeds_ram
 from mcugrad.training.run import classes_of
 
 DEFAULT_BOARD = "qemu-mps2-an386"
@@ -120,6 +123,9 @@ batch_option = click.option(
     show_default=True,
     help="Samples of a micro-batch: the weights move after so many. --lr goes with the mean of their gradients.",
 )
+sram_option = click.option(
+    "--sram", type=click.IntRange(1), help="RAM in bytes that may be used, stack and the trainer's own included.  [default: the board's]"
+)
 channels_option = click.option(
     "--channels",
     type=click.Choice([c.value for c in Channels]),
@@ -156,6 +162,20 @@ loss_option = click.option(
 def loss_of(word: str) -> Loss | None:
     """The loss of ``--loss``; None lets the end of the model decide."""
     return None if word == "auto" else Loss(word)
+
+
+def request_of(
+    model: Path, scheme: str, channels: str, classes: int | None, rounding: str, batch: int, loss: str, seed: int = 1
+) -> Request:
+    """The request of the options that plan, train, check and build share."""
+    return Request(model, scheme, classes, Options(weight_bytes(rounding), seed, batch), loss_of(loss), Channels(channels))
+
+
+def demand_fit(output: Output, request: Request, compiled: Compiled, r: PlanReport) -> None:
+    """Raise FitError where the plan does not fit. Looking for what does takes as long as a few plans."""
+    if exceeds_ram(r):
+        output.say("this does not fit, looking for the nearest scheme that does")
+    require_fit_of(request, compiled, r)
 
 
 def weight_bytes(rounding: str) -> int:

@@ -23,27 +23,28 @@ from mcugrad.cli.common import (
     channels_option,
     classes_option,
     command,
+    demand_fit,
     group_digits,
     load_data,
-    loss_of,
     loss_option,
     model_argument,
+    request_of,
     rounding_option,
     scheme_option,
-    weight_bytes,
+    sram_option,
 )
 from mcugrad.cli.plan import show_report
 from mcugrad.cli.progress import bar, training_bar
 from mcugrad.data import DataSet
 from mcugrad.errors import DivergedError, McugradError, UsageError
-from mcugrad.graph.permute import Channels
 from mcugrad.link import Caps, Session
 from mcugrad.lower import Options
-from mcugrad.pipeline import Compiled, compile_model
+from mcugrad.nearest import fit
+from mcugrad.pipeline import Compiled
 from mcugrad.proof.activations import dull_layers
 from mcugrad.proof.check import Verdict, check_cold, check_settled
 from mcugrad.proof.compare import Agreement
-from mcugrad.report import PlanReport, report, require_fit
+from mcugrad.report import PlanReport, thin_stack
 from mcugrad.training.outcome import Files, RunLog, draw, save, unchanged
 from mcugrad.training.recipe import SCHEDULES, Recipe
 from mcugrad.training.run import Evaluation, Regression, Step, evaluate
@@ -80,6 +81,7 @@ class _Run:
 @click.option("--data", required=True, type=click.Path(path_type=Path), help="Training set: .npz with x (N, …) and y (N,).")
 @click.option("--eval", "eval_data", type=click.Path(path_type=Path), help="Held-out set for the accuracy before and after.")
 @board_option
+@sram_option
 @scheme_option
 @channels_option
 @classes_option
@@ -100,6 +102,7 @@ def train(
     data: Path,
     eval_data: Path | None,
     board: str,
+    sram: int | None,
     scheme: str,
     channels: str,
     classes: int | None,
@@ -119,21 +122,21 @@ def train(
     Beside --out come a checkpoint (.ckpt), a run log (.jsonl) and the loss curve (.svg). Ctrl-C saves the weights so far.
     """
     rate = (FRESH_LR if classes else TRAINED_LR) if lr is None else lr
-    options = Options(weight_bytes(rounding), seed, batch)
+    request = request_of(model, scheme, channels, classes, rounding, batch, loss, seed)
     recipe = Recipe(epochs, rate, schedule, skip if loss != "mse" else 0.0, seed, batch)
     _require_name(out, model)
-    compiled = compile_model(model, scheme, classes, options, loss_of(loss), Channels(channels))
+    compiled = request.compile()
     dataset = load_data(output, data, compiled)
     held_out = load_data(output, eval_data, compiled) if eval_data else None
     files = Files.beside(out)
     files.prepare()
     output.say(f"model {model}, {len(dataset.x)} training samples")
     with open_board(board) as (opened, transport):
-        r = report(compiled, opened)
+        compiled, r = fit(request, compiled, opened, sram)
         show_report(output, r)
-        require_fit(r)
+        demand_fit(output, request, compiled, r)
         with files.log.open("w", encoding="utf-8") as log_file:
-            run = _Run(output, compiled, options, r, recipe, dataset, held_out, check, files, RunLog(log_file))
+            run = _Run(output, compiled, request.options, r, recipe, dataset, held_out, check, files, RunLog(log_file))
             run.log.event("start", model=str(model), board=board, scheme=r.scheme, recipe=asdict(recipe), ram=asdict(r.ram))
             result = _conduct(run, opened, Session(transport))
             run.log.event("end", **result)
@@ -182,6 +185,7 @@ def _judge(run: _Run, board: Board, session: Session, state: bytes, cold: Agreem
         "runtime": stats.static_ram_bytes,
         "total": stats.pool_used_bytes + stats.stack_peak_bytes + stats.static_ram_bytes,
     }
+    run.notes += thin_stack(board.name, stats.stack_peak_bytes, stats.stack_reserved_bytes)
     still = unchanged(run.compiled, state)
     run.figures["unchanged_weights"] = still.as_dict()
     run.notes += still.notes(run.steps, run.options.ws)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -11,6 +12,7 @@ from mcugrad.lower.program import Draft, Program, Value, macs
 from mcugrad.memory.liveness import Piece
 from mcugrad.memory.planner import Layout
 from mcugrad.plan import Region
+from mcugrad.schedule.fuse import KIND
 
 SEGMENTS = ("forward", "eval", "loss", "backward", "commit")
 """Names of Program.segments."""
@@ -56,6 +58,15 @@ class Striped:
     kept_bytes: int
     whole_bytes: int
     again_macs: int
+
+
+@dataclass(frozen=True, slots=True)
+class Fused:
+    """Two layers in one step. ``scratch_bytes``: what it works in, in place of a tensor of ``whole_bytes``."""
+
+    layers: tuple[str, ...]
+    scratch_bytes: int
+    whole_bytes: int
 
 
 class Rows(NamedTuple):
@@ -104,28 +115,37 @@ def saved_of(program: Program, layout: Layout) -> Saved:
     return Saved(in_masks, in_slices, sum(kept.values()) - in_masks - in_slices)
 
 
-# ---- stripes ----------------------------------------------------------------------------------------------------------
+# ---- what the schedule has changed ------------------------------------------------------------------------------------
 
 _PART = re.compile(r"(.*)\[(\d+):(\d+)\]")
 """Label of a step that makes some rows of a layer: first, and the one behind the last."""
+
+_MOVE = re.compile(r".* keeps \d+ rows")
+"""Label of a copy of rows that two stripes need."""
+
+_JOIN = " + "
+_AGAIN = " again"
 
 _Key = tuple[str, str]
 """Kind and label of a whole step."""
 
 
-def stripes_of(whole: Sequence[Draft], steps: Sequence[Draft]) -> tuple[Striped, ...]:
-    """What runs in stripes in the forward segment ``steps``, by comparing it with the one in which every step is ``whole``."""
-    same = set(whole)
-    originals = {(s.kind.name, s.label): s for s in set(whole) - set(steps)}
+def stripes_of(whole: Program, program: Program) -> tuple[Striped, ...]:
+    """What runs in stripes in ``program``. ``whole``: the same program before it was scheduled."""
+    originals = {step.label: step for step in whole.segments[0] if step.kind.name not in _ALONG}
+    alone = {(step.kind.name, step.label): step for step in whole.segments[0]}
     found: list[Striped] = []
-    run: list[Draft] = []
-    for step in (*steps, None):
-        if step is not None and step not in same:
-            run.append(step)
-            continue
-        found += [_striped(group, originals) for group in _groups(run)]
-        run = []
+    for stripes, run in itertools.groupby(program.segments[0], _in_stripes):
+        found += [_striped(group, originals, alone) for group in _groups(list(run))] if stripes else []
     return tuple(found)
+
+
+_ALONG = ("mask_s8", "copy_s8")
+"""Kinds that go along with the layer whose output they read."""
+
+
+def _in_stripes(step: Draft) -> bool:
+    return bool(_PART.fullmatch(step.label) or _MOVE.fullmatch(step.label))
 
 
 def _part(step: Draft) -> tuple[_Key, Rows] | None:
@@ -141,32 +161,48 @@ def _groups(run: Sequence[Draft]) -> list[list[Draft]]:
     end = -1
     for k, step in enumerate(run):
         part = _part(step)
-        if part and k > end:
+        if k > end and (part or not groups):
             groups.append([])
         groups[-1].append(step)
         end = max(end, last[part[0]]) if part else end
     return groups
 
 
-def _striped(group: Sequence[Draft], originals: Mapping[_Key, Draft]) -> Striped:
+def _striped(group: Sequence[Draft], originals: Mapping[str, Draft], alone: Mapping[_Key, Draft]) -> Striped:
     parts = [part for step in group if (part := _part(step))]
-    layers = [key for key in dict.fromkeys(key for key, _ in parts) if key[0] not in ("mask_s8", "copy_s8")]
-    paced = [rows for key, rows in parts if key == layers[-1]]
-    wholes = [originals[key] for key in dict.fromkeys(key for key, _ in parts)]
-    written = {v for step in wholes for v in _arena(step)}
-    buffers = {v for step in group for v in _arena(step)} - written
-    gone = written - {v for step in group for v in _arena(step)}
-    again = sum(macs(step) for step in group) - sum(macs(step) for step in wholes)
+    keys = list(dict.fromkeys(key for key, _ in parts))
+    layers = [key for key in keys if key[0] not in _ALONG]
+    paced = [rows for key, rows in parts if key == (layers or keys)[-1]]
+    names = [name for _, label in layers for name in label.split(_JOIN)]
+    before = [originals[name] for name in names] + [alone[key] for key in keys if key[0] in _ALONG]
+    written = {v for step in before for v in _arena(step)}
+    now = {v for step in group for v in _arena(step)}
     return Striped(
-        tuple(label for _, label in layers),
+        tuple(names),
         len(paced),
         max(rows.stop - rows.start for rows in paced),
-        sum(v.nbytes for v in buffers),
-        sum(v.nbytes for v in gone),
-        again,
+        sum(v.nbytes for v in now - written),
+        sum(v.nbytes for v in written - now),
+        sum(map(macs, group)) - sum(map(macs, before)),
     )
 
 
 def _arena(step: Draft) -> set[Value]:
     """The values in ARENA that a step names, views as what they are views of."""
     return {v.root for v in step.refs.values() if v is not None and v.region is Region.ARENA}
+
+
+def fused_of(program: Program) -> tuple[Fused, ...]:
+    """Pairs of layers that are one step, without the tensor between them."""
+    found = []
+    for step in program.segments[0]:
+        if step.kind.name == KIND and not _in_stripes(step):
+            s, scratch = step.scalars, step.refs["scratch"]
+            assert scratch is not None
+            found.append(Fused(tuple(step.label.split(_JOIN)), scratch.nbytes, int(s["h"] * s["w"] * s["o"])))
+    return tuple(found)
+
+
+def recomputed_of(program: Program) -> tuple[str, ...]:
+    """Layers whose output the backward pass makes again."""
+    return tuple(dict.fromkeys(s.label.removesuffix(_AGAIN) for s in program.segments[3] if s.label.endswith(_AGAIN)))

@@ -147,12 +147,14 @@ def cells(p: Picture, columns: int, rows: int = ROWS) -> Cells:
 def _columns(p: Picture, columns: int) -> npt.NDArray[np.float64]:
     """Edges of the columns, in steps."""
     ends = np.concatenate([[0.0], np.cumsum(np.where(p.whole, 1.0, PART))])
-    return np.interp(np.linspace(0, ends[-1], columns + 1), ends, np.arange(len(ends)))
+    edges: npt.NDArray[np.float64] = np.interp(np.linspace(0, ends[-1], columns + 1), ends, np.arange(len(ends)))
+    return edges
 
 
 def _shares(lo: int, hi: int, edges: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
     """How much of [lo, hi) lies between each two edges."""
-    return np.clip(np.minimum(hi, edges[1:]) - np.maximum(lo, edges[:-1]), 0, None)
+    inside: npt.NDArray[np.float64] = np.minimum(hi, edges[1:]) - np.maximum(lo, edges[:-1])
+    return np.maximum(inside, 0)
 
 
 def text_lines(p: Picture, width: int) -> list[str]:
@@ -160,7 +162,7 @@ def text_lines(p: Picture, width: int) -> list[str]:
     grid = cells(p, max(16, width - MARGIN - 1))
     bound = ROWS - 1 - max(0, p.layout.lower_bound - 1) * ROWS // max(p.arena, 1)
     addresses = {bound: f"{p.layout.lower_bound:,}", ROWS - 1: "0", 0: f"{p.arena:,}"}
-    lines = [p.headline]
+    lines = [_ascii(p.headline)]
     for row, numbers in enumerate(grid.numbers):
         empty = "-" if row == bound else " "
         line = "".join(empty if n < 0 else grid.letter(int(n)) for n in numbers)
@@ -186,9 +188,14 @@ def _legend(p: Picture, grid: Cells, width: int) -> list[str]:
     letters = {v: grid.letter(k) for k, v in enumerate(grid.values)}
     held = peak_of(p.program, p.layout).held
     lines = [f"{sum(h.bytes for h in held):,} bytes hold at the peak:"]
-    lines += [f"  {letters[h.value]} {h.bytes:>9,}  {h.value.name}"[:width] for h in held[:HELD_SHOWN]]
+    lines += [f"  {letters[h.value]} {h.bytes:>9,}  {_ascii(h.value.name)}"[:width] for h in held[:HELD_SHOWN]]
     rest = held[HELD_SHOWN:]
     return lines + ([f"    {sum(h.bytes for h in rest):>9,}  {len(rest)} more"] if rest else [])
+
+
+def _ascii(name: str) -> str:
+    """A name of the model as a terminal of any kind can show it."""
+    return ascii(name)[1:-1]
 
 
 # ---- for a browser ----------------------------------------------------------------------------------------------------
@@ -231,9 +238,9 @@ def page(p: Picture) -> str:
 
 
 def _add(parent: ET.Element, tag: str, text: str = "", **attributes: float | str) -> ET.Element:
-    names = {key.rstrip("_").replace("_", "-"): f"{value:g}" if isinstance(value, float) else str(value) for key, value in attributes.items()}
-    child = ET.SubElement(parent, tag, names)
-    child.text = text or None
+    words = {key.replace("_", "-"): f"{value:g}" if isinstance(value, float) else str(value) for key, value in attributes.items()}
+    child = ET.SubElement(parent, tag, words)
+    child.text = "".join(c if c.isprintable() else "?" for c in text) or None
     return child
 
 

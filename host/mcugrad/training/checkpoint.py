@@ -28,6 +28,7 @@ class Checkpoint:
     state: bytes
     channels: str = "first"
     batch: int = 1
+    ram: int | None = None
 
 
 def write_atomic(path: Path, data: bytes) -> None:

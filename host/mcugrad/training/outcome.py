@@ -103,8 +103,8 @@ def save(compiled: Compiled, state: bytes, options: Options, files: Files) -> No
     assert compiled.train.loss is not None
     loss, ws, seed = compiled.train.loss.value, options.ws, options.seed
     channels = Channels.NORM if compiled.order else Channels.FIRST  # the same plan where nothing was reordered
-    arguments = scheme, classes, loss, ws, seed
-    write_checkpoint(files.checkpoint, Checkpoint(header.plan_crc, header.model_hash, *arguments, state, channels.value, options.batch))
+    arguments = scheme, classes, loss, ws, seed, state, channels.value, options.batch, compiled.ram
+    write_checkpoint(files.checkpoint, Checkpoint(header.plan_crc, header.model_hash, *arguments))
 
 
 def draw(steps: Sequence[Step], epochs: int, title: str, files: Files) -> None:

@@ -23,7 +23,7 @@ def compile_for(model: Path, checkpoint: Path) -> tuple[Compiled, bytes]:
             f"{checkpoint} was trained from model {saved.model_hash:08x}, {model} is {found:08x}", "give the model it was trained from"
         )
     options = Options(saved.ws, saved.seed, saved.batch)
-    compiled = compile_model(model, saved.scheme, saved.classes, options, Loss(saved.loss), Channels(saved.channels))
+    compiled = compile_model(model, saved.scheme, saved.classes, options, Loss(saved.loss), Channels(saved.channels), saved.ram)
     made = decode(compiled.plan).header.plan_crc
     if made != saved.plan_crc:
         raise PlanError(
