@@ -1,7 +1,7 @@
 """A net that is trained in micro-batches learns nearly as well as with an update after every sample (slow).
 
-Two of the six speakers of test_acceptance.py, left out. A batch of 8 takes an eighth of the steps, so it has ten times the rate; it learns less
-of the same samples (in float too). The sums themselves must cost nothing that one would see.
+Two of the six speakers of test_acceptance.py, left out. A batch of 8 takes an eighth of the steps, so it has ten times the rate; it
+learns less of the same samples (in float too). The sums themselves must cost nothing that one would see.
 """
 
 from __future__ import annotations
