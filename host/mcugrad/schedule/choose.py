@@ -7,10 +7,29 @@ from mcugrad.memory import Layout, place
 from mcugrad.plan import Region
 from mcugrad.schedule.recompute import recompute
 from mcugrad.schedule.reorder import reorder
-from mcugrad.schedule.search import run_in_stripes
+from mcugrad.schedule.search import cuts
 
 TRIES = 4
 """How often the goal is lowered where the addresses need more than the sum of what lives."""
+
+
+SLACKS = (1.0, 0.9, 0.8, 0.7)
+"""How far below the peak the other steps are kept, tried in this order."""
+
+NEAR = 1.005
+"""An arena that is this near to its lower bound is not improved any more."""
+
+
+def _in_stripes(program: Program, *, again: bool) -> tuple[Program, Layout]:
+    """The cut of the forward steps with the smallest arena."""
+    found = cuts(program, again=again)
+    tried: list[tuple[Program, Layout]] = []
+    for slack in SLACKS:
+        shaped = found.best(slack)
+        tried.append((shaped, place(shaped)))
+        if tried[-1][1].sizes[Region.ARENA] <= NEAR * tried[-1][1].lower_bound:
+            break
+    return min(tried, key=lambda t: t[1].sizes[Region.ARENA])
 
 
 def schedule(whole: Program, ram: int | None = None, *, spend: bool = False) -> tuple[Program, Layout]:
@@ -20,8 +39,7 @@ def schedule(whole: Program, ram: int | None = None, *, spend: bool = False) -> 
     computed again as far as that demands. With ``spend``, work is given for memory even without need, down to ``ram`` or as far as it
     goes.
     """
-    program = run_in_stripes(reorder(whole), again=spend)
-    layout = place(program)
+    program, layout = _in_stripes(reorder(whole), again=spend)
     if ram is None and not spend:
         return program, layout
     limit = 0 if ram is None else ram - layout.sizes[Region.STATE] - layout.sizes[Region.IO]

@@ -6,7 +6,6 @@ step by step (dynamic programming): once for the smallest peak, once for the che
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
@@ -38,8 +37,47 @@ class _Choice:
     cost: Cost
 
 
-def run_in_stripes(program: Program, goal: int = 0, *, again: bool = False) -> Program:
-    """Run layers in stripes where that lowers the peak of ARENA, but not below ``goal`` bytes; fuse others where that does not raise it.
+@dataclass(frozen=True, slots=True)
+class Cuts:
+    """All ways to cut the forward steps of a program. ``choices``: last step -> what can stand for it and some before it.
+
+    ``needed``: bytes at every step as it stands. ``peak``: the smallest that a cut can have.
+    """
+
+    program: Program
+    choices: Mapping[int, Sequence[_Choice]]
+    needed: Sequence[int]
+    peak: int
+
+    def best(self, slack: float = 1.0) -> Program:
+        """The cut with the least work whose peak is the smallest. With ``slack`` < 1, steps are kept below that share of the peak where they
+        can be, which makes addresses easier to find."""
+        limit = int(slack * self.peak)
+        found: list[tuple[tuple[int, int, int], list[_Choice]]] = [((0, 0, 0), [])]
+        for end in range(1, len(self.needed) + 1):
+            options = [_added(found[end - 1], None, self.needed[end - 1], limit, self.peak)]
+            options += [_added(found[c.first], c, c.needed, limit, self.peak) for c in self.choices.get(end - 1, ())]
+            found.append(min(options, key=lambda o: o[0]))
+        return _with(self.program, found[-1][1])
+
+
+_TOO_MUCH = 1 << 60
+"""More than all bytes together: what no cut may have."""
+
+
+def _added(
+    before: tuple[tuple[int, int, int], list[_Choice]], choice: _Choice | None, needed: int, limit: int, peak: int
+) -> tuple[tuple[int, int, int], list[_Choice]]:
+    """A cut and one choice more: (bytes above the limit, work done twice, steps more), choices."""
+    (over, again, steps), chosen = before
+    over += max(0, needed - limit) + (_TOO_MUCH if needed > peak else 0)
+    if choice is None:
+        return (over, again, steps), chosen
+    return (over, again + choice.cost[0], steps + choice.cost[1]), [*chosen, choice]
+
+
+def cuts(program: Program, goal: int = 0, *, again: bool = False) -> Cuts:
+    """Where layers can run in stripes so that the peak of ARENA falls, but not below ``goal`` bytes, and what can be fused.
 
     ``again``: rows that two stripes need may also be made twice, where that needs less than keeping them.
     """
@@ -49,10 +87,14 @@ def run_in_stripes(program: Program, goal: int = 0, *, again: bool = False) -> P
     choices = _all_choices(program, needed, floor, (False, True) if again else (False,))
     for f in fusable(program):
         if f.depthwise == f.expand + 1:
-            bytes_needed = _Around(program, f.expand, f.depthwise).needed([f.step])
-            choices.setdefault(f.depthwise, []).append(_Choice(f.expand, f.depthwise, (f.step,), bytes_needed, (0, -1)))
-    peak = _least_peak(needed[:forward], choices, floor)
-    return _with(program, _cheapest(needed[:forward], choices, peak))
+            fused = _Around(program, f.expand, f.depthwise).needed([f.step])
+            choices.setdefault(f.depthwise, []).append(_Choice(f.expand, f.depthwise, (f.step,), fused, (0, -1)))
+    return Cuts(program, choices, needed[:forward], _least_peak(needed[:forward], choices, floor))
+
+
+def run_in_stripes(program: Program, goal: int = 0, *, again: bool = False) -> Program:
+    """The program with the best of its cuts."""
+    return cuts(program, goal, again=again).best()
 
 
 def _least_peak(needed: Sequence[int], choices: Mapping[int, Sequence[_Choice]], floor: int) -> int:
@@ -63,19 +105,6 @@ def _least_peak(needed: Sequence[int], choices: Mapping[int, Sequence[_Choice]],
         options += [max(best[c.first], c.needed) for c in choices.get(end - 1, ())]
         best[end] = min(options)
     return best[-1]
-
-
-def _cheapest(needed: Sequence[int], choices: Mapping[int, Sequence[_Choice]], peak: int) -> list[_Choice]:
-    """The cut with the least work whose peak is no higher."""
-    best: list[tuple[tuple[float, int], list[_Choice]]] = [((0, 0), [])]
-    for end in range(1, len(needed) + 1):
-        options = [best[end - 1]] if needed[end - 1] <= peak else []
-        for c in choices.get(end - 1, ()):
-            (before, steps), chosen = best[c.first]
-            if c.needed <= peak:
-                options.append(((before + c.cost[0], steps + c.cost[1]), [*chosen, c]))
-        best.append(min(options, key=lambda o: o[0], default=((math.inf, 0), [])))
-    return best[-1][1]
 
 
 def _with(program: Program, choices: Sequence[_Choice]) -> Program:
