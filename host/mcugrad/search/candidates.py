@@ -11,9 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from mcugrad.autodiff import Loss, differentiate
-from mcugrad.autodiff.scheme import Scheme, trained_channels
-from mcugrad.errors import ModelError
+from mcugrad.autodiff.scheme import trained_channels
 from mcugrad.graph import Graph, Op
 from mcugrad.graph.edit import macs
 
@@ -39,7 +37,7 @@ class Level:
 
 @dataclass(frozen=True, slots=True)
 class LayerChoice:
-    """One layer. ``levels`` ascend; none for the head and for layers that cannot be trained. ``biases``: 0 where it has none."""
+    """One layer. ``levels`` ascend; none for the head. ``biases``: 0 where it has none. ``outputs``: elements of its output."""
 
     name: str
     levels: tuple[Level, ...]
@@ -49,11 +47,9 @@ class LayerChoice:
 
 @dataclass(frozen=True, slots=True)
 class Candidates:
-    """All layers in graph order. Layers before ``first`` cannot be trained, ``why`` says so."""
+    """All layers in graph order; the last is the head."""
 
     layers: tuple[LayerChoice, ...]
-    first: int
-    why: str
 
     @property
     def none(self) -> Choice:
@@ -63,7 +59,7 @@ class Candidates:
     @property
     def options(self) -> tuple[int, ...]:
         """How many options each slot has."""
-        return (len(self.layers) - self.first, *(1 + len(layer.levels) for layer in self.layers))
+        return (len(self.layers), *(1 + len(layer.levels) for layer in self.layers))
 
     def depth(self, choice: Choice) -> int:
         """How many layers from the end the backward pass has to reach: 1 is the head."""
@@ -86,39 +82,21 @@ class Candidates:
     def trained_bytes(self, ws: int) -> tuple[tuple[int, ...], ...]:
         """Bytes of trained values in STATE, of every option of every slot; ``ws`` bytes a weight."""
         biases = [0]
-        for layer in self.layers[self.first : -1][::-1]:
+        for layer in self.layers[-2::-1]:
             biases.append(biases[-1] + BIAS_BYTES * layer.biases)
         return (tuple(biases), *((0, *(ws * level.parameters for level in layer.levels)) for layer in self.layers))
 
 
-def find_candidates(graph: Graph, loss: Loss | None) -> Candidates:
-    """The candidates of a normalized graph. Raises ModelError where not even the head can be trained."""
-    first, why = _first_trainable(graph, loss)
+def find_candidates(graph: Graph) -> Candidates:
+    """The candidates of a normalized graph."""
     last = len(graph.layers) - 1
-    layers = tuple(_layer(graph, op, trainable=first <= k < last) for k, op in enumerate(graph.layers))
-    return Candidates(layers, first, why)
+    return Candidates(tuple(_layer(graph, op, is_head=k == last) for k, op in enumerate(graph.layers)))
 
 
-def _first_trainable(graph: Graph, loss: Loss | None) -> tuple[int, str]:
-    """The first layer from which on everything can be trained, and what stands in the way of those before."""
-    why = ""
-    for first in range(len(graph.layers)):
-        numbers = range(first, len(graph.layers))
-        try:
-            differentiate(graph, Scheme(dict.fromkeys(numbers, 1.0), frozenset(numbers)), loss)
-        except ModelError as error:
-            if first == len(graph.layers) - 1:
-                raise
-            why = error.text
-        else:
-            return first, why
-    raise ModelError("the model has no layer with weights", "nothing to train")
-
-
-def _layer(graph: Graph, op: Op, *, trainable: bool) -> LayerChoice:
+def _layer(graph: Graph, op: Op, *, is_head: bool) -> LayerChoice:
     outputs = graph.tensors[op.outputs[0]].size
     biases = graph.tensors[op.inputs[2]].size if len(op.inputs) == 3 else 0
-    return LayerChoice(op.name, _levels(graph, op) if trainable else (), biases, outputs)
+    return LayerChoice(op.name, () if is_head else _levels(graph, op), biases, outputs)
 
 
 def _levels(graph: Graph, op: Op) -> tuple[Level, ...]:

@@ -86,7 +86,7 @@ def _table(found: Outcome) -> list[str]:
     for k, layer in enumerate(candidates.layers):
         cells = {level.ratio: (weights[k][j + 1], choice[1 + k] == j + 1) for j, level in enumerate(layer.levels)}
         depth = len(candidates.layers) - 1 - k
-        bias = _cell(biases[depth], bold=depth == choice[0] > 0) if 0 < depth < len(biases) else ""
+        bias = _cell(biases[depth], bold=depth == choice[0] > 0) if depth else ""
         rows.append([layer.name, *(_cell(cells[r][0], bold=cells[r][1]) if r in cells else "" for r in ratios), bias])
     return [_row(rows[0]), "|" + "---|" * len(rows[0]), *map(_row, rows[1:])]
 

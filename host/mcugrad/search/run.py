@@ -103,7 +103,7 @@ def search(case: Case, budget: Budget, tools: Tools) -> Outcome:
     Scores are kept in ``tools.out``/scores.jsonl, and what the compiler said in plans.jsonl; a later search goes on from there. Raises
     FitError where not even the head fits the budget, UsageError where there are scores of other inputs.
     """
-    candidates = find_candidates(case.head.train.graph, case.settings.loss)
+    candidates = find_candidates(case.head.train.graph)
     job = _cost_job(case, budget)
     _require_fit(report(job.compile("head"), budget.board), budget, "training the head alone")
     with _opened(tools.out / "scores.jsonl", _inputs(case)) as store:
@@ -263,8 +263,6 @@ def _require_fit(r: PlanReport, budget: Budget, what: str) -> None:
 
 def _notes(case: Case, candidates: Candidates, solution: Solution, plan: PlanReport) -> tuple[str, ...]:
     found = list(plan.notes)
-    if candidates.first:
-        found.append(f"layers before {candidates.layers[candidates.first].name} cannot be trained: {candidates.why}")
     if not solution.proven:
         found.append(f"{solution.compiled:,} plans were compiled, which does not prove that no better scheme fits (more with --plans)")
     if solution.choice == candidates.none:

@@ -255,8 +255,7 @@ def fisher_contributions(candidates: Candidates, scores: Sequence[FisherScore], 
     cost = _costs(candidates) if by is By.TINYTRAIN else (lambda _parameters, _macs: 1.0)
     n = len(scores)
     biases = [0.0]
-    for k in range(len(candidates.layers) - 2, candidates.first - 1, -1):
-        layer = candidates.layers[k]
+    for k, layer in reversed(list(enumerate(candidates.layers[:-1]))):
         fisher = sum(sum(s["biases"][k]) for s in scores) / n
         biases.append(biases[-1] + (fisher / cost(layer.biases, layer.outputs) if layer.biases else 0.0))
     weights = []

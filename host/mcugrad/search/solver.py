@@ -16,10 +16,11 @@ from mcugrad.search.candidates import Choice
 from mcugrad.search.costs import Cost
 
 POPULATION = 16
-PATIENCE = 12
+PATIENCE = 10
 """Generations without a better choice after which evolution ends."""
 
-TOURNAMENT = 3
+DRAWS = 8
+TOURNAMENT = 2
 NEAR = 1.03
 """The last improvements look at choices that are estimated to need up to this much of the budget."""
 
@@ -115,7 +116,10 @@ def solve(problem: Problem, seed: int, limit: int, *, exact: bool) -> Solution:
     """
     search = _Search(problem, max(limit, 1))
     search.ask([problem.none])
+    ideal = tuple(int(np.argmax(v)) for v in problem.values)
     try:
+        if problem.fits(search.ask([ideal])[0]):
+            return search.solution("everything", proven=True)
         _evolve(search, np.random.default_rng(seed))
         _polish(search)
         if exact:
@@ -134,7 +138,7 @@ def _evolve(search: _Search, rng: np.random.Generator) -> None:
     idle = 0
     while idle < PATIENCE:
         before = search.rank(search.best)
-        children = [_grown(search, _cut(search, _child(search, population, rng))) for _ in range(POPULATION)]
+        children = [_new_child(search, population, rng) for _ in range(POPULATION)]
         pool = dict.fromkeys([search.best, *population, *_settled(search, children)])
         population = sorted(pool, key=search.rank, reverse=True)[:POPULATION]
         idle = 0 if search.rank(search.best) > before else idle + 1
@@ -148,6 +152,17 @@ def _starts(search: _Search, rng: np.random.Generator) -> list[Choice]:
     singles.sort(key=search.problem.value, reverse=True)
     drawn = [tuple(int(rng.integers(len(v))) for v in values) for _ in range(POPULATION // 2)]
     return [_cut(search, c) for c in [none, *singles[: POPULATION // 2], tuple(best), *drawn]]
+
+
+def _new_child(search: _Search, population: Sequence[Choice], rng: np.random.Generator) -> Choice:
+    """A child that was not compiled yet, if a few draws give one; half of the draws take what still fits."""
+    for _ in range(DRAWS):
+        child = _cut(search, _child(search, population, rng))
+        if rng.random() < 0.5:
+            child = _grown(search, child)
+        if child not in search.known:
+            break
+    return child
 
 
 def _child(search: _Search, population: Sequence[Choice], rng: np.random.Generator) -> Choice:
