@@ -12,6 +12,7 @@ def main(path: str) -> None:
         board = tomllib.load(f)
     for key in ("ram_bytes", "flash_bytes", "firmware_bytes", "stack_bytes", "rx_ring_bytes"):
         print(f"set(MG_{key.upper()} {board[key]})")
+    print(f"set(MG_CHECKPOINT_BYTES {board.get('checkpoint_bytes', 0)})")
     print(f"set(MG_BOARD_NAME {board['name']})")
     print(f"set(MG_TICK_UNIT {TICK_UNITS[board['tick']['unit']]})")
     print(f"set(MG_TICK_MUL {board['tick']['mul']})")

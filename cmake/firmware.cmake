@@ -24,7 +24,7 @@ include(${MG_BOARD_DIR}/board.cmake)
 set(MG_FIRMWARE_DEFINES
     MG_BOARD_NAME="${MG_BOARD_NAME}" MG_RAM_BYTES=${MG_RAM_BYTES} MG_FLASH_BYTES=${MG_FLASH_BYTES}
     MG_FIRMWARE_BYTES=${MG_FIRMWARE_BYTES} MG_STACK_BYTES=${MG_STACK_BYTES} MG_RX_RING_BYTES=${MG_RX_RING_BYTES}
-    MG_TICK_UNIT=${MG_TICK_UNIT} MG_TICK_MUL=${MG_TICK_MUL} MG_TICK_DIV=${MG_TICK_DIV}
+    MG_CHECKPOINT_BYTES=${MG_CHECKPOINT_BYTES} MG_TICK_UNIT=${MG_TICK_UNIT} MG_TICK_MUL=${MG_TICK_MUL} MG_TICK_DIV=${MG_TICK_DIV}
     MG_FIRMWARE_VERSION="${PROJECT_VERSION}")
 
 target_compile_options(mcugrad PUBLIC ${MG_BOARD_C_FLAGS} -ffunction-sections -fdata-sections -fstack-usage)
@@ -39,6 +39,7 @@ function(mg_add_firmware target)
     target_link_options(${target} PRIVATE ${MG_BOARD_C_FLAGS} -Wl,--gc-sections -Wl,--fatal-warnings
       -Wl,--defsym=mg_ram_bytes=${MG_RAM_BYTES} -Wl,--defsym=mg_flash_bytes=${MG_FLASH_BYTES}
       -Wl,--defsym=mg_firmware_bytes=${MG_FIRMWARE_BYTES} -Wl,--defsym=mg_stack_bytes=${MG_STACK_BYTES}
+      -Wl,--defsym=mg_checkpoint_bytes=${MG_CHECKPOINT_BYTES}
       -Wl,-Map=${CMAKE_CURRENT_BINARY_DIR}/${target}.map -T ${MG_BOARD_LINK_SCRIPT} ${MG_BOARD_LINK_FLAGS})
     set_target_properties(${target} PROPERTIES LINK_DEPENDS ${MG_BOARD_LINK_SCRIPT})
   endif()

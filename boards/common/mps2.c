@@ -16,6 +16,7 @@ int main(void);
 extern uint8_t board_stack_bottom[], board_stack_top[], board_data_start[], board_data_end[], board_data_load[];
 extern uint8_t board_bss_start[], board_bss_end[], board_pool_start[], board_pool_end[];
 extern uint8_t board_firmware_start[], board_firmware_end[], board_slot_start[], board_slot_end[];
+extern uint8_t board_checkpoints_start[];
 
 #define REG(address) (*(volatile uint32_t *)(address))
 
@@ -191,6 +192,33 @@ int mg_port_slot_erase(size_t bytes) {
 int mg_port_slot_write(size_t offset, const uint8_t *bytes, size_t n) {
   memcpy(board_slot_start + offset, bytes, n);
   return 0;
+}
+
+// The "flash" is RAM: a checkpoint survives a reset, and is gone when QEMU ends.
+static uint8_t *checkpoint(uint32_t slot) {
+  return board_checkpoints_start + (size_t)slot * MG_CHECKPOINT_BYTES;
+}
+
+static int erase_checkpoint(void *user, uint32_t slot) {
+  (void)user;
+  memset(checkpoint(slot), 0xFF, MG_CHECKPOINT_BYTES);
+  return 0;
+}
+
+static int program_checkpoint(void *user, uint32_t slot, uint32_t offset, const uint8_t *bytes, uint32_t n) {
+  (void)user;
+  memcpy(checkpoint(slot) + offset, bytes, n);
+  return 0;
+}
+
+static int read_checkpoint(void *user, uint32_t slot, uint32_t offset, uint8_t *bytes, uint32_t n) {
+  (void)user;
+  memcpy(bytes, checkpoint(slot) + offset, n);
+  return 0;
+}
+
+struct mg_store mg_port_store(void) {
+  return (struct mg_store){MG_CHECKPOINT_BYTES, NULL, erase_checkpoint, program_checkpoint, read_checkpoint};
 }
 
 struct mg_port_usage mg_port_usage(void) {

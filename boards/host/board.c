@@ -2,6 +2,9 @@
 //
 // It opens the pty itself, prints the path of the other end as one line on stdout, and ends when its stdin closes or its
 // parent dies. The kernel's pty buffer is the RX ring: it is never overrun, the writer waits. Stack use is not measured.
+//
+// The environment variable MCUGRAD_FLASH names a file that is its flash (plan slot, then two checkpoint slots), made where there
+// is none: what is in it outlives the process. Without, flash is memory of the process.
 #define _GNU_SOURCE
 #include "mcugrad_port.h"
 
@@ -18,13 +21,13 @@
 #include <time.h>
 #include <unistd.h>
 
-enum { SLOT_BYTES = MG_FLASH_BYTES - MG_FIRMWARE_BYTES };
+enum { SLOT_BYTES = MG_FLASH_BYTES - MG_FIRMWARE_BYTES, FLASH_BYTES = SLOT_BYTES + MG_STORE_SLOTS * MG_CHECKPOINT_BYTES };
 
 // Symbols of the linker's own script: only their addresses mean something.
 extern uint8_t __data_start[], _end[];
 
 static uint8_t *ram;  // of MG_RAM_BYTES; the pool is what stack and static data of a board would leave of it
-static uint8_t *slot;
+static uint8_t *slot; // and the checkpoints behind it
 static int line = -1;
 static int line_other_end = -1; // held open: without it, the line hangs up whenever the host closes its side
 static struct timespec started;
@@ -38,6 +41,20 @@ static uint8_t *memory(size_t bytes) {
   void *base = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   if (base == MAP_FAILED)
     die("mmap");
+  return base;
+}
+
+static uint8_t *flash_memory(void) {
+  const char *path = getenv("MCUGRAD_FLASH");
+  if (path == NULL)
+    return memory(FLASH_BYTES);
+  int file = open(path, O_RDWR | O_CREAT | O_CLOEXEC, 0600);
+  if (file < 0 || ftruncate(file, FLASH_BYTES) != 0)
+    die(path);
+  void *base = mmap(NULL, FLASH_BYTES, PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
+  if (base == MAP_FAILED)
+    die(path);
+  (void)close(file);
   return base;
 }
 
@@ -65,7 +82,7 @@ static void open_line(void) {
 void mg_port_init(void) {
   (void)prctl(PR_SET_PDEATHSIG, SIGKILL);
   ram = memory(MG_RAM_BYTES);
-  slot = memory(SLOT_BYTES);
+  slot = flash_memory();
   open_line();
 }
 
@@ -131,6 +148,32 @@ int mg_port_slot_erase(size_t bytes) {
 int mg_port_slot_write(size_t offset, const uint8_t *bytes, size_t n) {
   memcpy(slot + offset, bytes, n);
   return 0;
+}
+
+static uint8_t *checkpoint(uint32_t n) {
+  return slot + SLOT_BYTES + (size_t)n * MG_CHECKPOINT_BYTES;
+}
+
+static int erase_checkpoint(void *user, uint32_t n) {
+  (void)user;
+  memset(checkpoint(n), 0xFF, MG_CHECKPOINT_BYTES);
+  return 0;
+}
+
+static int program_checkpoint(void *user, uint32_t n, uint32_t offset, const uint8_t *bytes, uint32_t size) {
+  (void)user;
+  memcpy(checkpoint(n) + offset, bytes, size);
+  return 0;
+}
+
+static int read_checkpoint(void *user, uint32_t n, uint32_t offset, uint8_t *bytes, uint32_t size) {
+  (void)user;
+  memcpy(bytes, checkpoint(n) + offset, size);
+  return 0;
+}
+
+struct mg_store mg_port_store(void) {
+  return (struct mg_store){MG_CHECKPOINT_BYTES, NULL, erase_checkpoint, program_checkpoint, read_checkpoint};
 }
 
 struct mg_port_usage mg_port_usage(void) {

@@ -50,6 +50,10 @@ enum mg_err {
   MG_ERR_READONLY = -15,  // a step writes into CONST                                   [reference, 0]
   MG_ERR_VALUE = -16,     // a value in CONST, or a float of a record, is out of range  [index of the element, elements]
   MG_ERR_LABEL = -17,     // label is not a class; a plan that cannot train has 0 classes [label, classes]
+  MG_ERR_STORE = -18,     // no storage for checkpoints, or its slots are too small     [bytes needed, bytes of a slot]
+  MG_ERR_FLASH = -19,     // the flash failed, or did not keep what was written         [offset in the slot, slot]
+  MG_ERR_EMPTY = -20,     // no slot holds a whole checkpoint                           [0, 0]
+  MG_ERR_OTHER = -21,     // the checkpoint is another plan's                           [plan_crc of the checkpoint, of this plan]
 };
 
 // Why the last call that failed did so; a host can print it.
@@ -134,8 +138,42 @@ MG_NODISCARD int mg_train(struct mg_ctx *ctx, uint16_t label, float lr, float sk
 // have not moved until then. The sums are part of STATE. Does nothing for a plan that updates with every sample.
 void mg_commit(struct mg_ctx *ctx);
 
-// STATE: trained weights, exponents, random generator. A checkpoint is a copy of these bytes; writing them back restores it.
+// STATE: trained weights, sums of a micro-batch, exponents, random generator. A checkpoint is a copy of these bytes; writing them
+// back restores it.
 uint8_t *mg_state(const struct mg_ctx *ctx, size_t *bytes);
+
+// Flash for checkpoints: two slots of slot_bytes each, a multiple of 32; 0: there is none. Offsets count from the start of a slot.
+// Each function returns 0, or another value where the flash failed. None of them is called before mg_save or mg_restore is.
+enum { MG_STORE_SLOTS = 2, MG_STORE_ALIGN_BYTES = 32 };
+struct mg_store {
+  uint32_t slot_bytes;
+  void *user;
+  // Erases a whole slot.
+  int (*erase)(void *user, uint32_t slot);
+  // Programs n bytes; offset and n are multiples of 32, `bytes` is aligned to 4. No byte is programmed twice between two erases.
+  int (*program)(void *user, uint32_t slot, uint32_t offset, const uint8_t *bytes, uint32_t n);
+  // Reads n bytes. After a power cut they may be anything; where the flash reports that (ECC), it fails here and traps nowhere.
+  int (*read)(void *user, uint32_t slot, uint32_t offset, uint8_t *bytes, uint32_t n);
+};
+
+struct mg_checkpoint {
+  uint32_t sequence;  // 1 for the first, one more each time; it wraps
+  uint32_t plan_crc;
+  uint32_t model_hash;
+  uint32_t state_bytes;
+};
+
+// Writes STATE into the slot that does not hold the newest checkpoint. A power cut at any moment leaves that one or the new one
+// to be found, whole. *sequence, when sequence is not NULL, is that of the new one.
+// Errors: STORE, FLASH (the newest checkpoint is then still there).
+MG_NODISCARD int mg_save(struct mg_ctx *ctx, const struct mg_store *store, uint32_t *sequence);
+
+// STATE from the newest whole checkpoint. Trusts nothing in the slots.
+// Errors: STORE, EMPTY, OTHER, SIZE: STATE is as it was. FLASH (read once well and then not): STATE, IO and ARENA are as after mg_reset.
+MG_NODISCARD int mg_restore(struct mg_ctx *ctx, const struct mg_store *store, uint32_t *sequence);
+
+// What a slot holds; false when that is no whole checkpoint.
+bool mg_checkpoint_at(const struct mg_store *store, uint32_t slot, struct mg_checkpoint *found);
 
 // CRC-32 over everything that a step of the plan of ctx writes, in the order of its record: for traces.
 uint32_t mg_outputs_crc(const struct mg_ctx *ctx, const struct mg_step *step);

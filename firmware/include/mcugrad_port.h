@@ -3,12 +3,11 @@
 //
 // Sizes, the board's name and the unit of a tick are facts of boards/<name>/board.toml. cmake/firmware.cmake hands them to
 // the compiler as MG_BOARD_NAME, MG_RAM_BYTES, MG_FLASH_BYTES, MG_FIRMWARE_BYTES, MG_STACK_BYTES, MG_RX_RING_BYTES,
-// MG_TICK_UNIT (an mg_port_tick_unit) and MG_TICK_MUL / MG_TICK_DIV (units per tick).
+// MG_CHECKPOINT_BYTES (of each of two slots, beside MG_FLASH_BYTES; 0: none), MG_TICK_UNIT (an mg_port_tick_unit) and MG_TICK_MUL / MG_TICK_DIV (units per tick).
 #ifndef MCUGRAD_PORT_H
 #define MCUGRAD_PORT_H
 
-#include <stddef.h>
-#include <stdint.h>
+#include "mcugrad.h"
 
 enum mg_port_tick_unit {
   MG_PORT_TICK_NONE = 0, // the timer does not move: no figures
@@ -63,6 +62,9 @@ struct mg_port_pool mg_port_pool(void);
 struct mg_port_slot mg_port_slot(void);
 int mg_port_slot_erase(size_t bytes);
 int mg_port_slot_write(size_t offset, const uint8_t *bytes, size_t n);
+
+// Flash for checkpoints, with slot_bytes = MG_CHECKPOINT_BYTES: nothing else lies in its erase blocks. A board without has slot_bytes 0.
+struct mg_store mg_port_store(void);
 
 struct mg_port_usage mg_port_usage(void);
 

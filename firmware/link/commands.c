@@ -284,6 +284,61 @@ static int trace(struct mg_session *s, struct mg_link_call *call) {
   return MG_OK;
 }
 
+// ---- checkpoints --------------------------------------------------------------------------------------------------------
+
+void mg_session_wake(struct mg_session *s) {
+  struct mg_store store = mg_port_store();
+  if (mg_restore(&s->ctx, &store, &s->restored) != MG_OK)
+    s->restored = 0;
+}
+
+static int save(struct mg_session *s, struct mg_link_call *call) {
+  struct mg_store store = mg_port_store();
+  uint32_t sequence;
+  int err = mg_save(&s->ctx, &store, &sequence);
+  if (err != MG_OK)
+    return refuse_by_plan(s, call, err);
+  mg_put_u32(call->reply, sequence);
+  call->reply_bytes = 4;
+  return MG_OK;
+}
+
+static int restore(struct mg_session *s, struct mg_link_call *call) {
+  struct mg_store store = mg_port_store();
+  uint32_t sequence;
+  int err = mg_restore(&s->ctx, &store, &sequence);
+  if (err != MG_OK)
+    return refuse_by_plan(s, call, err);
+  mg_put_u32(call->reply, sequence);
+  call->reply_bytes = 4;
+  return MG_OK;
+}
+
+static int checkpoints(struct mg_session *s, struct mg_link_call *call) {
+  struct mg_store store = mg_port_store();
+  mg_put_u32(call->reply, store.slot_bytes);
+  mg_put_u32(call->reply + 4, s->restored);
+  uint8_t *at = call->reply + 8;
+  for (uint32_t slot = 0; slot < MG_STORE_SLOTS; slot++, at += 20) {
+    struct mg_checkpoint found = {0};
+    mg_put_u32(at, mg_checkpoint_at(&store, slot, &found));
+    mg_put_u32(at + 4, found.sequence);
+    mg_put_u32(at + 8, found.plan_crc);
+    mg_put_u32(at + 12, found.model_hash);
+    mg_put_u32(at + 16, found.state_bytes);
+  }
+  call->reply_bytes = 8 + MG_STORE_SLOTS * 20;
+  return MG_OK;
+}
+
+static int restart(struct mg_session *s, struct mg_link_call *call) {
+  (void)call;
+  s->restart = true;
+  return MG_OK;
+}
+
+// ---- figures ------------------------------------------------------------------------------------------------------------
+
 static uint32_t arena_touched_bytes(const struct mg_ctx *ctx) {
   uint32_t n = ctx->bytes[MG_ARENA];
   while (n != 0 && ctx->base[MG_ARENA][n - 1] == MG_LINK_PAINT)
@@ -340,7 +395,8 @@ void mg_session_caps(struct mg_session *s, struct mg_link_call *call) {
   mg_put_u32(r + 60, MG_TICK_MUL);
   mg_put_u32(r + 64, MG_TICK_DIV);
   mg_put_u32(r + 68, s->loaded ? s->ctx.plan->plan_crc : 0);
-  uint32_t n = 72;
+  mg_put_u32(r + 72, mg_port_store().slot_bytes);
+  uint32_t n = 76;
   n += put_string(r + n, MG_BOARD_NAME);
   n += put_string(r + n, MG_FIRMWARE_VERSION);
   call->reply_bytes = n;
@@ -365,6 +421,10 @@ int mg_session_execute(struct mg_session *s, struct mg_link_call *call) {
       {reset, 0, 0, MG_LINK_RESET, true},
       {trace, 1, 1, MG_LINK_TRACE, true},
       {stats, 0, 0, MG_LINK_STATS, false},
+      {save, 0, 0, MG_LINK_SAVE, true},
+      {restore, 0, 0, MG_LINK_RESTORE, true},
+      {checkpoints, 0, 0, MG_LINK_CHECKPOINTS, false},
+      {restart, 0, 0, MG_LINK_RESTART, false},
       {bye, 0, 0, MG_LINK_BYE, false},
   };
   for (size_t i = 0; i < sizeof commands / sizeof commands[0]; i++) {

@@ -6,6 +6,16 @@
 
 #include <string.h>
 
+// A board whose line has one rate, and one whose line cannot wait, leave these out.
+__attribute__((weak)) bool mg_port_baud(uint32_t rate) {
+  (void)rate;
+  return false;
+}
+
+__attribute__((weak)) void mg_port_hold(bool on) {
+  (void)on;
+}
+
 static void to_port(void *port, const uint8_t *bytes, uint32_t n) {
   (void)port;
   mg_port_write(bytes, n);
@@ -70,6 +80,13 @@ static void repeat(struct mg_session *s, uint8_t seq) {
   }
 }
 
+static void set_baud(struct mg_session *s, uint32_t rate) {
+  (void)mg_port_baud(rate);
+  s->baud = rate;
+  s->lost_bytes = 0;
+  mg_frame_decoder_init(&s->decoder, s->rx, sizeof s->rx);
+}
+
 static void on_hello(struct mg_session *s, struct mg_link_call *call) {
   if (call->body_bytes != 6)
     return;
@@ -105,6 +122,9 @@ static void on_command(struct mg_session *s, uint8_t seq, struct mg_link_call *c
     int err = mg_session_execute(s, call);
     reply(s, seq, call, err);
     keep(s, seq);
+    if (s->next_baud != 0)
+      set_baud(s, s->next_baud);
+    s->next_baud = 0;
   } else if ((uint8_t)(s->expected - seq) <= MG_LINK_WINDOW_FRAMES) {
     repeat(s, seq);
   } else {
@@ -130,21 +150,62 @@ static void on_frame(struct mg_session *s, uint32_t n) {
 void mg_session_init(struct mg_session *s) {
   memset(s, 0, sizeof *s);
   mg_frame_decoder_init(&s->decoder, s->rx, sizeof s->rx);
+  s->baud = MG_LINK_START_BAUD;
   s->loaded = mg_session_take_plan(s, (uint32_t)mg_port_slot().bytes) == MG_OK;
+  if (s->loaded)
+    mg_session_wake(s);
+}
+
+static bool next_byte(struct mg_session *s, uint8_t *byte) {
+  if (s->chunk_at == s->chunk_bytes) {
+    s->chunk_at = 0;
+    s->chunk_bytes = (uint8_t)mg_port_read(s->chunk, sizeof s->chunk);
+    if (s->chunk_bytes == 0)
+      return false;
+  }
+  *byte = s->chunk[s->chunk_at++];
+  return true;
+}
+
+// The host has lost this rate, or never had it: its commands come at the one that all lines start with.
+static void count_lost(struct mg_session *s) {
+  if (s->baud != MG_LINK_START_BAUD && ++s->lost_bytes >= MG_LINK_LOST_BYTES)
+    set_baud(s, MG_LINK_START_BAUD);
+}
+
+static void execute(struct mg_session *s, uint32_t n) {
+  on_frame(s, n);
+  if (s->restart)
+    mg_session_init(s);
+}
+
+// Execute what has arrived, up to a START. While its step is under way only SAMPLE is executed: the first other frame waits.
+static void take(struct mg_session *s) {
+  uint8_t byte;
+  while (s->waiting == 0 && s->step.progress != MG_LINK_BEGUN && next_byte(s, &byte)) {
+    count_lost(s);
+    int32_t got = mg_frame_push(&s->decoder, byte);
+    if (got > 0) {
+      s->lost_bytes = 0;
+      if (s->step.progress == MG_LINK_RUNNING && s->rx[0] != MG_LINK_SAMPLE)
+        s->waiting = (uint32_t)got;
+      else
+        execute(s, (uint32_t)got);
+    } else if (got < 0) {
+      s->damaged_frames++;
+      nak_once(s);
+    }
+  }
 }
 
 void mg_session_poll(struct mg_session *s) {
-  uint8_t bytes[64];
-  size_t n;
-  while ((n = mg_port_read(bytes, sizeof bytes)) != 0) {
-    for (size_t i = 0; i < n; i++) {
-      int32_t got = mg_frame_push(&s->decoder, bytes[i]);
-      if (got > 0) {
-        on_frame(s, (uint32_t)got);
-      } else if (got < 0) {
-        s->damaged_frames++;
-        nak_once(s);
-      }
-    }
+  take(s);
+  while (s->step.progress == MG_LINK_BEGUN) {
+    mg_session_compute(s, take);
+    uint32_t n = s->waiting;
+    s->waiting = 0;
+    if (n != 0)
+      execute(s, n);
+    take(s);
   }
 }

@@ -16,7 +16,7 @@
 #include "session.h"
 #include "wire.h"
 
-enum { POOL_BYTES = 2048, SLOT_BYTES = 1024, LINE_BYTES = 1 << 16, INPUTS = 5, OUTPUTS = 3 };
+enum { POOL_BYTES = 2048, SLOT_BYTES = 1024, CHECKPOINT_BYTES = 128, LINE_BYTES = 1 << 16, INPUTS = 5, OUTPUTS = 3 };
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
@@ -85,7 +85,7 @@ static const struct plan good_plan = {
 
 // ---- the board --------------------------------------------------------------------------------------------------------
 
-static uint8_t *pool, *slot;
+static uint8_t *pool, *slot, *checkpoints[MG_STORE_SLOTS];
 static uint8_t line[LINE_BYTES];
 static size_t line_at, line_end;
 static struct mg_frame_decoder host;
@@ -135,6 +135,32 @@ int mg_port_slot_write(size_t offset, const uint8_t *bytes, size_t n)
 {
     memcpy(slot + offset, bytes, n);
     return 0;
+}
+
+static int erase_checkpoint(void *user, uint32_t k)
+{
+    (void)user;
+    memset(checkpoints[k], 0xFF, CHECKPOINT_BYTES);
+    return 0;
+}
+
+static int program_checkpoint(void *user, uint32_t k, uint32_t offset, const uint8_t *bytes, uint32_t n)
+{
+    (void)user;
+    memcpy(checkpoints[k] + offset, bytes, n);
+    return 0;
+}
+
+static int read_checkpoint(void *user, uint32_t k, uint32_t offset, uint8_t *bytes, uint32_t n)
+{
+    (void)user;
+    memcpy(bytes, checkpoints[k] + offset, n);
+    return 0;
+}
+
+struct mg_store mg_port_store(void)
+{
+    return (struct mg_store){CHECKPOINT_BYTES, NULL, erase_checkpoint, program_checkpoint, read_checkpoint};
 }
 
 struct mg_port_usage mg_port_usage(void)
@@ -227,7 +253,8 @@ static void any_command(struct mg_session *s, struct input *in)
 {
     static const uint8_t types[] = {MG_LINK_HELLO, MG_LINK_SYNC, MG_LINK_LOAD_BEGIN, MG_LINK_LOAD_DATA, MG_LINK_LOAD_END, MG_LINK_SAMPLE,
                                     MG_LINK_TRAIN, MG_LINK_PREDICT, MG_LINK_READ, MG_LINK_WRITE_STATE, MG_LINK_RESET, MG_LINK_TRACE,
-                                    MG_LINK_STATS, MG_LINK_BYE, 0x7E, 0xFF};
+                                    MG_LINK_STATS, MG_LINK_BYE, MG_LINK_SAVE, MG_LINK_RESTORE, MG_LINK_CHECKPOINTS,
+                                    MG_LINK_RESTART, 0x7E, 0xFF};
     uint8_t body[MG_LINK_BODY_BYTES + 32] = {0};
     const uint8_t type = types[next(in) % sizeof types];
     const uint8_t length = next(in);
@@ -261,6 +288,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     struct mg_session *session = allocate(sizeof *session);
     pool = allocate(POOL_BYTES);
     slot = allocate(SLOT_BYTES);
+    for (int k = 0; k < MG_STORE_SLOTS; k++)
+        checkpoints[k] = allocate(CHECKPOINT_BYTES);
     line_at = line_end = 0;
     mg_frame_decoder_init(&host, host_buffer, sizeof host_buffer);
     mg_session_init(session);
@@ -284,6 +313,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
             break;
         }
     }
+    for (int k = 0; k < MG_STORE_SLOTS; k++)
+        free(checkpoints[k]);
     free(slot);
     free(pool);
     free(session);

@@ -20,7 +20,7 @@ from mcugrad.link import Session
 pytestmark = pytest.mark.qemu
 
 NAME = "qemu-mps2-an386"
-FLASH_BUDGET_BYTES = 58_000
+FLASH_BUDGET_BYTES = 59_200
 STATIC_RAM_BUDGET_BYTES = 7_800
 FRAME_BUDGET_BYTES = 440
 STACK_BUDGET_BYTES = 1_150
@@ -32,16 +32,21 @@ INTERRUPT_BYTES = 104
 """What the core pushes before a handler runs, floating-point registers included."""
 
 COMMANDS = (
-    *("load_begin", "load_data", "load_end", "sample", "train", "predict", "read"),
-    *("write_state", "reset", "trace", "stats", "bye"),
+    *("load_begin", "load_data", "load_end", "sample", "train", "predict", "commit", "read"),
+    *("write_state", "reset", "trace", "stats", "bye", "save", "restore", "checkpoints", "restart"),
 )
 INDIRECT = {
     "mg_session_execute": COMMANDS,
     "mg_frame_send": ("to_port",),
     "mg_train": ("trace_step",),
     "mg_predict": ("trace_step",),
+    "mg_commit": ("trace_step",),
     "run_segment": ("trace_step",),
     "mg_check_step": ("counts_*",),
+    "mg_save": ("erase_checkpoint", "program_checkpoint", "read_checkpoint"),
+    "mg_restore": ("read_checkpoint",),
+    "look": ("read_checkpoint",),
+    "read_crc": ("read_checkpoint",),
     "mg_outputs_crc": ("counts_*",),
 }
 """Function with a call through a pointer -> what it may call, patterns. Not all keys need be in an image: the compiler inlines."""
@@ -110,7 +115,8 @@ def _calls(firmware: Firmware) -> tuple[dict[str, frozenset[str]], frozenset[str
         calls[name] = calls.get(name, frozenset()) | frozenset(direct) - {name}  # static functions of two files may share a name
         if re.search(r"\tblx\tr\d+|\tbx\tr\d+", block):
             indirect.add(name)
-    return calls, frozenset(indirect)
+    functions = frozenset(calls)  # a size that the linker is given is a symbol too, and may be the address of a branch
+    return {name: callees & functions for name, callees in calls.items()}, frozenset(indirect)
 
 
 def test_flash_and_static_ram(firmware: Firmware) -> None:

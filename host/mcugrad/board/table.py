@@ -42,6 +42,8 @@ class Board:
     tick_unit: TickUnit
     tick_mul: int
     tick_div: int
+    checkpoint_bytes: int = 0
+    """Flash for one checkpoint, beside ``flash_bytes``; there are two such slots, or none where it is 0."""
     qemu_machine: str = ""
     qemu_args: tuple[str, ...] = ()
 
@@ -60,9 +62,12 @@ class Board:
         return build(self.name, app, native=self.kind is Kind.HOST)
 
 
+STORE_ALIGN = 32
+"""The size of a checkpoint slot is a multiple of this, MG_STORE_ALIGN_BYTES of mcugrad.h."""
+
 _T = TypeVar("_T")
 _SIZES = ("ram_bytes", "flash_bytes", "firmware_bytes", "stack_bytes", "rx_ring_bytes")
-_KEYS = {"name", "title", "core", "kind", "tick", "qemu", *_SIZES}
+_KEYS = {"name", "title", "core", "kind", "tick", "qemu", "checkpoint_bytes", *_SIZES}
 
 
 def parse_board(path: Path) -> Board:
@@ -92,6 +97,7 @@ def parse_board(path: Path) -> Board:
         tick_unit=_choice(path, tick, "unit", {u.name.lower(): u for u in TickUnit}),
         tick_mul=_positive(path, tick, "mul"),
         tick_div=_positive(path, tick, "div"),
+        checkpoint_bytes=_checkpoint_bytes(path, raw),
         qemu_machine=_text(path, qemu, "machine") if qemu else "",
         qemu_args=tuple(str(a) for a in qemu.get("args", ())),
         **sizes,
@@ -137,6 +143,13 @@ def _positive(path: Path, raw: Mapping[str, Any], key: str) -> int:
     value = raw.get(key)
     if not isinstance(value, int) or isinstance(value, bool) or value <= 0:
         raise _bad(path, key, "an integer above 0")
+    return value
+
+
+def _checkpoint_bytes(path: Path, raw: Mapping[str, Any]) -> int:
+    value = _positive(path, raw, "checkpoint_bytes") if "checkpoint_bytes" in raw else 0
+    if value % STORE_ALIGN:
+        raise _bad(path, "checkpoint_bytes", f"a multiple of {STORE_ALIGN}")
     return value
 
 

@@ -37,6 +37,10 @@ class Command(IntEnum):
     RESET = 0x32
     TRACE = 0x33
     STATS = 0x34
+    SAVE = 0x38
+    RESTORE = 0x39
+    CHECKPOINTS = 0x3A
+    RESTART = 0x3B
     BYE = 0x3F
 
 
@@ -61,7 +65,10 @@ class TickUnit(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class Caps:
-    """What a device is. ``kernels`` holds the step codes it can run; ``plan_crc`` is 0 where no plan is loaded."""
+    """What a device is. ``kernels`` holds the step codes it can run; ``plan_crc`` is 0 where no plan is loaded.
+
+    ``checkpoint_bytes`` is the size of each of its two checkpoint slots, 0 where it has none.
+    """
 
     protocol: int
     plan_version: int
@@ -76,6 +83,7 @@ class Caps:
     tick_mul: int
     tick_div: int
     plan_crc: int
+    checkpoint_bytes: int
     board: str
     firmware: str
 
@@ -128,6 +136,42 @@ class Stats:
     damaged_frames: int
 
 
+@dataclass(frozen=True, slots=True)
+class DeviceCheckpoint:
+    """A whole checkpoint in a slot of a device. ``sequence`` counts the checkpoints of this device, over all plans."""
+
+    sequence: int
+    plan_crc: int
+    model_hash: int
+    state_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Checkpoints:
+    """What a device keeps: ``slots`` holds None where there is no whole checkpoint.
+
+    ``slot_bytes`` is 0 where the device has no storage; ``restored`` is the sequence of the checkpoint that STATE came from when the
+    device started, 0 for none.
+    """
+
+    slot_bytes: int
+    restored: int
+    slots: tuple[DeviceCheckpoint | None, DeviceCheckpoint | None]
+
+    @property
+    def newest(self) -> DeviceCheckpoint | None:
+        """The one that RESTORE would take."""
+        first, second = self.slots
+        if first is None or second is None:
+            return first or second
+        return second if 0 < (second.sequence - first.sequence) & 0xFFFFFFFF < 1 << 31 else first
+
+    @property
+    def erases(self) -> int:
+        """Erases of each slot so far: every checkpoint erases one of the two. Checkpoints cut short by a power cut are not counted."""
+        return 0 if self.newest is None else (self.newest.sequence + 1) // 2
+
+
 PREDICT_HEAD = struct.Struct("<iIIxxxxQ")
 """argmax, bytes of the output, its offset in IO, ticks; the output follows where it is short."""
 
@@ -158,16 +202,26 @@ def parse_predict(body: bytes) -> PredictReply:
     return PredictReply(argmax, np.frombuffer(body, np.int8, offset=PREDICT_HEAD.size), ticks)
 
 
+def parse_checkpoints(body: bytes) -> Checkpoints:
+    """Body of a CHECKPOINTS reply."""
+    slot_bytes, restored, *rest = struct.unpack("<12I", sized(body, 48))
+    first, second = (DeviceCheckpoint(*rest[k + 1 : k + 5]) if rest[k] else None for k in (0, 5))
+    return Checkpoints(slot_bytes, restored, (first, second))
+
+
 def parse_caps(body: bytes) -> Caps:
     """Body of a HELLO reply."""
-    fixed = struct.Struct("<IHHI32sIIHBBIIII")
+    fixed = struct.Struct("<IHHI32sIIHBBIIIII")
     if len(body) < fixed.size:
         raise LinkError(f"a HELLO reply has {len(body)} bytes, not {fixed.size} or more", "build and flash the firmware again")
-    (_nonce, protocol, plan_version, ops_hash, bits, pool, slot, body_bytes, frames, unit, window, mul, div, crc) = fixed.unpack_from(body)
+    (_nonce, protocol, plan_version, ops_hash, bits, pool, slot, body_bytes, frames, unit, window, mul, div, crc, store) = (
+        fixed.unpack_from(body)
+    )
     kernels = frozenset(code for code in range(256) if bits[code >> 3] >> (code & 7) & 1)
     board, firmware = _parse_strings(body[fixed.size :])
     return Caps(
-        protocol, plan_version, ops_hash, kernels, pool, slot, body_bytes, frames, window, TickUnit(unit), mul, div, crc, board, firmware
+        *(protocol, plan_version, ops_hash, kernels, pool, slot, body_bytes, frames, window, TickUnit(unit), mul, div, crc, store),
+        *(board, firmware),
     )
 
 

@@ -30,6 +30,7 @@ from mcugrad.link.protocol import (
     PROTOCOL,
     REPLY,
     Caps,
+    Checkpoints,
     Command,
     Loaded,
     PredictReply,
@@ -40,6 +41,7 @@ from mcugrad.link.protocol import (
     error_of,
     pack_train,
     parse_caps,
+    parse_checkpoints,
     parse_predict,
     parse_train,
     sized,
@@ -162,11 +164,14 @@ class Session:
         """One training step on the last sample, which it uses up. ``skip``: largest |dL/dlogit| under which nothing is learned."""
         return parse_train(self._call(Command.TRAIN, pack_train(label, lr, skip)))
 
-    def train_stream(self, samples: Iterable[Sample], skip: float, commits: Container[int] = ()) -> Iterator[TrainReply]:
+    def train_stream(
+        self, samples: Iterable[Sample], skip: float, commits: Container[int] = (), saves: Container[int] = ()
+    ) -> Iterator[TrainReply]:
         """Train on one sample after the other; the next ones travel while the device computes.
 
         Yields one reply per sample, in order, as they come. Closing the iterator early loses nothing: what is under way
         is trained, its replies are dropped. ``commits``: the samples, counted from 0, behind which a micro-batch ends.
+        ``saves``: those behind which the device keeps a checkpoint (and its commit, if there is one, comes first).
         """
         self._settle()
         for k, (data, label, lr) in enumerate(samples):
@@ -174,7 +179,14 @@ class Session:
             self._post(Command.TRAIN, pack_train(label, lr, skip))
             if k in commits:
                 self._post(Command.COMMIT, b"")
+            if k in saves:
+                yield from self._trained()  # nothing travels while flash is written: some chips stand still then, interrupts too
+                self._post(Command.SAVE, b"")
+                yield from self._trained()
             yield from map(parse_train, self._results(Command.TRAIN))
+        yield from self._trained()
+
+    def _trained(self) -> Iterator[TrainReply]:
         while self._pending:
             self._step()
             yield from map(parse_train, self._results(Command.TRAIN))
@@ -234,6 +246,34 @@ class Session:
         if self._loaded is None:
             raise LinkError("no plan was loaded in this session", "call load_plan first")
         return self._loaded
+
+    def save(self) -> int:
+        """Write STATE into the device's flash; a power cut meanwhile leaves the checkpoint before. Returns the sequence number.
+
+        Raises FitError where the device has no room for it, DeviceError where its flash fails.
+        """
+        (sequence,) = struct.unpack("<I", sized(self._call(Command.SAVE, b""), 4))
+        return int(sequence)
+
+    def restore(self) -> int:
+        """STATE from the newest checkpoint in the device's flash. Returns its sequence number.
+
+        Raises DeviceError (exit 6) where there is none, or where it is another plan's: STATE is then as it was.
+        """
+        (sequence,) = struct.unpack("<I", sized(self._call(Command.RESTORE, b""), 4))
+        return int(sequence)
+
+    def checkpoints(self) -> Checkpoints:
+        """What the device keeps in its checkpoint slots."""
+        return parse_checkpoints(self._call(Command.CHECKPOINTS, b""))
+
+    def restart(self) -> Caps:
+        """Have the device do what it does after power-on, then open the session again.
+
+        A plan in its slot is loaded; STATE is that of the newest checkpoint, if it is this plan's, else the plan's own.
+        """
+        self._call(Command.RESTART, b"")
+        return self.hello()
 
     def reset(self) -> None:
         """STATE as the plan starts it."""

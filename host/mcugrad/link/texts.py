@@ -72,6 +72,27 @@ TEXTS: Mapping[int, ErrorText] = {
         "the data belong to another model",
         "labels are 0 … classes - 1: check y, or give --classes",
     ),
+    -18: ErrorText(
+        "MG_ERR_STORE",
+        "a checkpoint of this plan needs {value:,} bytes of flash, a slot of the board has {limit:,}",
+        "the board keeps no checkpoints (0), or too small ones",
+        "set checkpoint_bytes in its board.toml, or train without checkpoints on the device",
+    ),
+    -19: ErrorText(
+        "MG_ERR_FLASH",
+        "checkpoint slot {limit} did not keep what was written at {value:,}",
+        "the flash is worn out or write-protected",
+        "the checkpoint before is still there; see the board's notes",
+    ),
+    -20: ErrorText(
+        "MG_ERR_EMPTY", "the board holds no whole checkpoint", "none was saved, or the flash was erased", "train with --save-every first"
+    ),
+    -21: ErrorText(
+        "MG_ERR_OTHER",
+        "the checkpoint on the board is of plan 0x{value:08x}, the loaded plan is 0x{limit:08x}",
+        "another model, scheme or option of the plan since it was saved",
+        "use the model and the options that it was saved with, or train without --restore",
+    ),
     -64: ErrorText("MG_LINK_ERR_PROTOCOL", "the host speaks link protocol {value}, the firmware {limit}", "different versions", _REBUILD),
     -65: ErrorText("MG_LINK_ERR_SESSION", "command 0x{value:02x} without a session", "the board was reset in between", "try again"),
     -66: ErrorText("MG_LINK_ERR_TYPE", "the firmware has no command 0x{value:02x}", "different versions", _REBUILD),
@@ -109,7 +130,7 @@ TEXTS: Mapping[int, ErrorText] = {
     -77: ErrorText("MG_LINK_ERR_REPLAY", "the reply to frame {value} is no longer kept (next is {limit})", "lost replies", _RETRY),
 }
 
-_FIT = (-9, -69)
+_FIT = (-9, -18, -69)
 
 
 def device_error(code: int, step: int, value: int, limit: int) -> McugradError:
