@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from mcugrad.board.build import Firmware, need_tool
+from mcugrad.board.renode import need_renode, renode_process
 from mcugrad.board.table import Board, Kind, find_board
 from mcugrad.errors import LinkError, UnavailableError, UsageError
 from mcugrad.link.protocol import TickUnit
@@ -38,9 +39,10 @@ def open_board(spec: str, firmware: Firmware | None = None) -> Iterator[tuple[Bo
         raise UsageError(f"{spec} is hardware", f"flash its firmware, then use --board serial:PORT ({board.title})")
     if board.kind is Kind.QEMU:
         need_emulator()
+    if board.kind is Kind.RENODE:
+        need_renode(board)
     image = firmware or board.build()
-    start = _host_process if board.kind is Kind.HOST else _qemu_process
-    with start(board, image.elf) as transport:
+    with _START[board.kind](board, image.elf) as transport:
         yield board, transport
 
 
@@ -85,6 +87,9 @@ def _qemu_process(board: Board, image: Path) -> Iterator[Transport]:
                 messages.seek(0)
                 said = messages.read().decode(errors="replace").strip().splitlines() or ["no message"]
                 raise UnavailableError(f"qemu-system-arm ended with {process.returncode}: {said[0]}", "run mcugrad doctor") from e
+
+
+_START = {Kind.HOST: _host_process, Kind.QEMU: _qemu_process, Kind.RENODE: renode_process}
 
 
 def _qemu_command(board: Board, image: Path, fd: int) -> list[str]:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import difflib
 import functools
+import re
 import tomllib
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 from pathlib import Path
 from types import MappingProxyType
@@ -23,12 +24,17 @@ class Kind(Enum):
 
     HOST = "host"
     QEMU = "qemu"
+    RENODE = "renode"
     SERIAL = "serial"
 
 
 @dataclass(frozen=True, slots=True)
 class Board:
-    """One folder of boards/. Sizes in bytes; ``tick_mul / tick_div`` is ``tick_unit`` per tick."""
+    """One folder of boards/. Sizes in bytes; ``tick_mul / tick_div`` is ``tick_unit`` per tick.
+
+    A board in Renode runs the very image of another board, ``image``, and has its core, sizes and ticks. ``renode_version`` is the oldest
+    Renode that has what the board needs.
+    """
 
     name: str
     title: str
@@ -46,6 +52,9 @@ class Board:
     """Flash for one checkpoint, beside ``flash_bytes``; there are two such slots, or none where it is 0."""
     qemu_machine: str = ""
     qemu_args: tuple[str, ...] = ()
+    image: str = ""
+    renode_uart: str = ""
+    renode_version: tuple[int, ...] = ()
 
     @property
     def slot_bytes(self) -> int:
@@ -59,7 +68,11 @@ class Board:
 
     def build(self, app: str = "trainer") -> Firmware:
         """Build an application for this board. Raises UnavailableError (a tool is missing), FitError (it does not link), McugradError."""
-        return build(self.name, app, native=self.kind is Kind.HOST)
+        return build(self.image or self.name, app, native=self.kind is Kind.HOST)
+
+    def unit(self, reported: TickUnit) -> TickUnit:
+        """What the firmware's ticks are here: where it counts cycles, an emulator counts instructions."""
+        return TickUnit.INSTRUCTIONS if self.emulated and reported is TickUnit.CYCLES else reported
 
 
 STORE_ALIGN = 32
@@ -67,7 +80,7 @@ STORE_ALIGN = 32
 
 _T = TypeVar("_T")
 _SIZES = ("ram_bytes", "flash_bytes", "firmware_bytes", "stack_bytes", "rx_ring_bytes")
-_KEYS = {"name", "title", "core", "kind", "tick", "qemu", "checkpoint_bytes", *_SIZES}
+_KEYS = {"name", "title", "core", "kind", "tick", "qemu", "renode", "checkpoint_bytes", *_SIZES}
 
 
 def parse_board(path: Path) -> Board:
@@ -79,29 +92,57 @@ def parse_board(path: Path) -> Board:
     unknown = set(raw) - _KEYS
     if unknown:
         raise _bad(path, sorted(unknown)[0], "not a key of board.toml")
+    if raw.get("kind") == Kind.RENODE.value:
+        return _renode_board(path, raw)
     sizes = {key: _positive(path, raw, key) for key in _SIZES}
     if sizes["firmware_bytes"] >= sizes["flash_bytes"]:
         raise _bad(path, "firmware_bytes", f"less than flash_bytes ({sizes['flash_bytes']})")
     if sizes["stack_bytes"] + sizes["rx_ring_bytes"] >= sizes["ram_bytes"]:
         raise _bad(path, "stack_bytes", f"with rx_ring_bytes less than ram_bytes ({sizes['ram_bytes']})")
-    if _text(path, raw, "name") != path.parent.name:
-        raise _bad(path, "name", f"the name of its folder, {path.parent.name}")
+    name = _name(path, raw)
     kind = _choice(path, raw, "kind", {k.value: k for k in Kind})
     tick = _table(path, raw, "tick")
     qemu = _table(path, raw, "qemu") if kind is Kind.QEMU else {}
     return Board(
-        name=raw["name"],
+        name=name,
         title=_text(path, raw, "title"),
         core=_text(path, raw, "core"),
         kind=kind,
+        ram_bytes=sizes["ram_bytes"],
+        flash_bytes=sizes["flash_bytes"],
+        firmware_bytes=sizes["firmware_bytes"],
+        stack_bytes=sizes["stack_bytes"],
+        rx_ring_bytes=sizes["rx_ring_bytes"],
         tick_unit=_choice(path, tick, "unit", {u.name.lower(): u for u in TickUnit}),
         tick_mul=_positive(path, tick, "mul"),
         tick_div=_positive(path, tick, "div"),
         checkpoint_bytes=_checkpoint_bytes(path, raw),
         qemu_machine=_text(path, qemu, "machine") if qemu else "",
         qemu_args=tuple(str(a) for a in qemu.get("args", ())),
-        **sizes,
     )
+
+
+def _renode_board(path: Path, raw: Mapping[str, Any]) -> Board:
+    renode = _table(path, raw, "renode")
+    image = _text(path, renode, "image")
+    file = path.parent.parent / image / "board.toml"
+    if image == path.parent.name or not file.exists():
+        raise _bad(path, "image", "the name of another folder of boards/")
+    version = _text(path, renode, "version")
+    if not re.fullmatch(r"\d+(\.\d+)+", version):
+        raise _bad(path, "version", "a version such as 1.16.1")
+    board = replace(
+        parse_board(file),
+        name=_name(path, raw),
+        title=_text(path, raw, "title"),
+        kind=Kind.RENODE,
+        qemu_machine="",
+        qemu_args=(),
+        image=image,
+        renode_uart=_text(path, renode, "uart"),
+        renode_version=tuple(int(n) for n in version.split(".")),
+    )
+    return replace(board, tick_unit=board.unit(board.tick_unit))
 
 
 @functools.cache
@@ -123,6 +164,12 @@ def find_board(name: str) -> Board:
 
 def _bad(path: Path, key: str, must: str) -> McugradError:
     return McugradError(f"{path}: {key} must be {must}" if must[:3] != "not" else f"{path}: {key} is {must}")
+
+
+def _name(path: Path, raw: Mapping[str, Any]) -> str:
+    if _text(path, raw, "name") != path.parent.name:
+        raise _bad(path, "name", f"the name of its folder, {path.parent.name}")
+    return path.parent.name
 
 
 def _table(path: Path, raw: Mapping[str, Any], key: str) -> Mapping[str, Any]:

@@ -13,6 +13,7 @@ import click
 from rich.table import Table
 from rich.text import Text
 
+from mcugrad.board.renode import GET_RENODE
 from mcugrad.cli.common import DEFAULT_BOARD, Output, command
 from mcugrad.errors import UnavailableError
 
@@ -36,7 +37,7 @@ PROGRAMS = (
     Tool(
         "renode",
         "the renode-… boards",
-        "its portable archive, the container image antmicro/renode, or brew install renode",
+        GET_RENODE,
     ),
     Tool(
         "renode-test",
