@@ -154,10 +154,27 @@ void mg_port_idle(void) {
   __asm volatile("cpsie i" ::: "memory");
 }
 
+bool mg_port_baud(uint32_t rate) {
+  uint32_t divider = (BOARD_UART0_CLOCK_HZ + rate / 2) / rate;
+  uint32_t real = divider != 0 ? BOARD_UART0_CLOCK_HZ / divider : 0;
+  if (divider < 16 || (real > rate ? real - rate : rate - real) > rate / 50)
+    return false;
+  while ((UART0_STATE & UART_TX_FULL) != 0) {
+  }
+  UART0_BAUDDIV = divider;
+  return true;
+}
+
 // Instructions of the RX interrupt would count, at moments that differ from run to run. The emulated UART holds its sender
 // back while nobody takes the byte, so that here the interrupt can wait until the stopwatch stands.
+void mg_port_hold(bool on) {
+  if (on)
+    receive_off();
+  else
+    receive_on();
+}
+
 void mg_port_timer_start(void) {
-  receive_off();
   SYST_CSR = 0;
   systick_wraps = 0;
   SYST_RVR = SYSTICK_MAX;
@@ -172,7 +189,6 @@ uint64_t mg_port_timer_stop(void) {
     now = SYST_CVR;
   } while (wraps != systick_wraps);
   SYST_CSR = 0;
-  receive_on();
   return (uint64_t)wraps * (SYSTICK_MAX + 1u) + ((0u - now) & SYSTICK_MAX); // it reads 0 up to the first tick, and at each wrap
 }
 

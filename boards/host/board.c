@@ -121,6 +121,11 @@ void mg_port_idle(void) {
   await(POLLIN);
 }
 
+// A pseudo terminal has no rate: all are the same.
+bool mg_port_baud(uint32_t rate) {
+  return rate != 0;
+}
+
 void mg_port_timer_start(void) {
   (void)clock_gettime(CLOCK_MONOTONIC, &started);
 }

@@ -49,8 +49,17 @@ void mg_port_write(const uint8_t *bytes, size_t n);
 // Sleep until a received byte may be there. May return early; must not sleep where the ring is not empty.
 void mg_port_idle(void);
 
+// Change the line's rate (8 data bits, no parity, 1 stop bit), when all that was written has left it. Returns false and changes
+// nothing where it cannot come within 2 % of `rate`. The line starts at 115,200. Bytes with a framing error are received as any others:
+// they tell that the host has another rate. Optional: without it, no other rate is taken.
+bool mg_port_baud(uint32_t rate);
+
+// Between hold(true) and hold(false) nothing need be received, where the line waits meanwhile without loss (an emulated one), so that
+// interrupts do not count. Optional.
+void mg_port_hold(bool on);
+
 // A stopwatch; stop returns the ticks since start. It does not wrap within 2^63 ticks. On boards that count instructions,
-// equal work gives an equal count, whatever arrives on the line in the meantime.
+// equal work gives an equal count while reception is held, whatever the host sends.
 void mg_port_timer_start(void);
 uint64_t mg_port_timer_stop(void);
 

@@ -33,34 +33,63 @@ static size_t plan_memory_bytes(const struct mg_session *s) {
   return (mg_memory_bytes(s->ctx.plan, s->ctx.plan->plan_bytes) + 3) & ~(size_t)3;
 }
 
+// Bytes of one training sample on the line: the model's input, then the target of a regression loss.
+static uint32_t line_bytes(const struct mg_ctx *ctx) {
+  return (uint32_t)(mg_sample_bytes(ctx) + mg_target_bytes(ctx));
+}
+
+// Samples wait behind the plan's memory, where there is room for one. The trace lies there too, and goes first.
+static void place_ahead(struct mg_session *s) {
+  struct mg_port_pool pool = mg_port_pool();
+  size_t used = plan_memory_bytes(s);
+  s->ahead = s->trace == NULL && used <= pool.bytes && line_bytes(&s->ctx) <= pool.bytes - used ? pool.base + used : NULL;
+  s->sample_at = 0;
+}
+
 static void trace_off(struct mg_session *s) {
   s->trace = NULL;
   s->trace_steps = 0;
   s->ctx.after = NULL;
+  if (s->loaded)
+    place_ahead(s);
 }
 
+// STATE was set as a whole.
 static void begin_state(struct mg_session *s) {
+  s->state_id = s->open ? s->nonce : 0;
+  s->changes = 0;
+  s->step.progress = MG_LINK_IDLE;
+}
+
+static uint32_t ahead_bytes(const struct mg_session *s) {
+  return s->loaded && s->ahead != NULL ? line_bytes(&s->ctx) : 0;
+}
+
+static void begin_plan(struct mg_session *s) {
   memset(s->ctx.base[MG_ARENA], MG_LINK_PAINT, s->ctx.bytes[MG_ARENA]);
   s->sample_at = 0;
+  begin_state(s);
 }
 
 int mg_session_take_plan(struct mg_session *s, uint32_t plan_bytes) {
   struct mg_port_pool pool = mg_port_pool();
-  trace_off(s);
   s->loaded = false;
+  trace_off(s);
   int err = mg_init(&s->ctx, mg_port_slot().base, plan_bytes, pool.base, pool.bytes);
   if (err != MG_OK)
     return err;
   s->loaded = true;
-  begin_state(s);
+  place_ahead(s);
+  begin_plan(s);
   return MG_OK;
 }
 
 static int load_begin(struct mg_session *s, struct mg_link_call *call) {
   uint32_t bytes = mg_get_u32(call->body);
   struct mg_port_slot slot = mg_port_slot();
-  trace_off(s);
   s->loaded = false;
+  trace_off(s);
+  s->step.progress = MG_LINK_IDLE;
   s->loading = false;
   if (bytes == 0 || bytes > slot.bytes)
     return refuse(call, MG_LINK_ERR_SLOT, bytes, (uint32_t)slot.bytes);
@@ -100,16 +129,12 @@ static int load_end(struct mg_session *s, struct mg_link_call *call) {
   mg_put_u32(call->reply + 4, s->ctx.bytes[MG_ARENA]);
   mg_put_u32(call->reply + 8, s->ctx.bytes[MG_STATE]);
   mg_put_u32(call->reply + 12, s->ctx.bytes[MG_IO]);
-  call->reply_bytes = 16;
+  mg_put_u32(call->reply + 16, ahead_bytes(s));
+  call->reply_bytes = 20;
   return MG_OK;
 }
 
 // ---- samples ------------------------------------------------------------------------------------------------------------
-
-// Bytes of one training sample on the line: the model's input, then the target of a regression loss.
-static uint32_t line_bytes(const struct mg_ctx *ctx) {
-  return (uint32_t)(mg_sample_bytes(ctx) + mg_target_bytes(ctx));
-}
 
 static void put_sample(const struct mg_ctx *ctx, uint32_t offset, const uint8_t *bytes, uint32_t n) {
   uint32_t sample_bytes = (uint32_t)mg_sample_bytes(ctx);
@@ -131,7 +156,10 @@ static int sample(struct mg_session *s, struct mg_link_call *call) {
     return refuse(call, MG_LINK_ERR_ORDER, offset, expected);
   if (n > bytes - offset)
     return refuse(call, MG_LINK_ERR_RANGE, offset + n, bytes);
-  put_sample(&s->ctx, offset, call->body + 4, n);
+  if (s->ahead != NULL)
+    memcpy(s->ahead + offset, call->body + 4, n);
+  else
+    put_sample(&s->ctx, offset, call->body + 4, n);
   s->sample_at = offset + n;
   return MG_OK;
 }
@@ -140,6 +168,8 @@ static int sample(struct mg_session *s, struct mg_link_call *call) {
 static int use_sample(struct mg_session *s, struct mg_link_call *call, uint32_t bytes) {
   if (s->sample_at < bytes)
     return refuse(call, MG_LINK_ERR_SAMPLE, s->sample_at, bytes);
+  if (s->ahead != NULL)
+    put_sample(&s->ctx, 0, s->ahead, s->sample_at);
   s->sample_at = 0;
   return MG_OK;
 }
@@ -165,24 +195,85 @@ static void trace_begin(struct mg_session *s) {
     memset(s->trace, 0, s->trace_steps * sizeof *s->trace);
 }
 
-static int train(struct mg_session *s, struct mg_link_call *call) {
-  int err = use_sample(s, call, line_bytes(&s->ctx));
-  if (err != MG_OK)
-    return err;
-  trace_begin(s);
-  const struct mg_result *result;
-  mg_port_timer_start();
-  err = mg_train(&s->ctx, mg_get_u16(call->body), mg_get_f32(call->body + 4), mg_get_f32(call->body + 8), &result);
-  uint64_t ticks = mg_port_timer_stop();
-  if (err != MG_OK)
-    return refuse_by_plan(s, call, err);
+static void put_result(struct mg_link_call *call, const struct mg_result *result, uint64_t ticks) {
   mg_put_f32(call->reply, result->loss);
   mg_put_f32(call->reply + 4, result->peak);
   mg_put_u32(call->reply + 8, (uint32_t)result->argmax);
   mg_put_u32(call->reply + 12, result->skipped);
   mg_put_u64(call->reply + 16, ticks);
   call->reply_bytes = 24;
+}
+
+static int train(struct mg_session *s, struct mg_link_call *call) {
+  int err = use_sample(s, call, line_bytes(&s->ctx));
+  if (err != MG_OK)
+    return err;
+  trace_begin(s);
+  const struct mg_result *result;
+  mg_port_hold(true);
+  mg_port_timer_start();
+  err = mg_train(&s->ctx, mg_get_u16(call->body), mg_get_f32(call->body + 4), mg_get_f32(call->body + 8), &result);
+  uint64_t ticks = mg_port_timer_stop();
+  mg_port_hold(false);
+  if (err != MG_OK)
+    return refuse_by_plan(s, call, err);
+  s->changes++;
+  put_result(call, result, ticks);
   return MG_OK;
+}
+
+// What a sample that travels meanwhile costs does not count, save the interrupts.
+static void between_steps(void *user, uint32_t index, const struct mg_step *step) {
+  struct mg_session *s = user;
+  (void)index;
+  (void)step;
+  s->step.ticks += mg_port_timer_stop();
+  s->between(s);
+  mg_port_timer_start();
+}
+
+static int start(struct mg_session *s, struct mg_link_call *call) {
+  int err = use_sample(s, call, line_bytes(&s->ctx));
+  if (err != MG_OK)
+    return err;
+  s->step = (struct mg_link_step){
+      .progress = MG_LINK_BEGUN,
+      .label = mg_get_u16(call->body),
+      .lr = mg_get_f32(call->body + 4),
+      .skip = mg_get_f32(call->body + 8),
+  };
+  return MG_OK;
+}
+
+void mg_session_compute(struct mg_session *s, void (*between)(struct mg_session *s)) {
+  struct mg_link_step *step = &s->step;
+  step->progress = MG_LINK_RUNNING;
+  trace_begin(s);
+  s->between = between;
+  if (s->ahead != NULL) {
+    s->ctx.user = s;
+    s->ctx.after = between_steps;
+  }
+  mg_port_timer_start();
+  int err = mg_train(&s->ctx, step->label, step->lr, step->skip, &step->result);
+  step->ticks += mg_port_timer_stop();
+  if (s->ahead != NULL)
+    s->ctx.after = NULL;
+  if (err == MG_OK)
+    s->changes++;
+  else
+    step->fault = s->ctx.fault;
+  step->progress = MG_LINK_DONE;
+}
+
+static int result(struct mg_session *s, struct mg_link_call *call) {
+  if (s->step.progress != MG_LINK_DONE)
+    return refuse(call, MG_LINK_ERR_RESULT, 0, 0);
+  s->step.progress = MG_LINK_IDLE;
+  call->fault = s->step.fault;
+  if (call->fault.code == MG_OK)
+    put_result(call, s->step.result, s->step.ticks);
+  return call->fault.code;
 }
 
 static uint32_t first_maximum(const int8_t *v, uint32_t n) {
@@ -198,9 +289,11 @@ static int predict(struct mg_session *s, struct mg_link_call *call) {
   if (err != MG_OK)
     return err;
   trace_begin(s);
+  mg_port_hold(true);
   mg_port_timer_start();
   mg_predict(&s->ctx);
   uint64_t ticks = mg_port_timer_stop();
+  mg_port_hold(false);
   const int8_t *output = mg_output(&s->ctx);
   uint32_t bytes = (uint32_t)mg_output_bytes(&s->ctx);
   mg_put_u32(call->reply, first_maximum(output, bytes));
@@ -218,9 +311,12 @@ static int predict(struct mg_session *s, struct mg_link_call *call) {
 
 static int commit(struct mg_session *s, struct mg_link_call *call) {
   trace_begin(s);
+  mg_port_hold(true);
   mg_port_timer_start();
   mg_commit(&s->ctx);
   mg_put_u64(call->reply, mg_port_timer_stop());
+  mg_port_hold(false);
+  s->changes++;
   call->reply_bytes = 8;
   return MG_OK;
 }
@@ -254,13 +350,14 @@ static int write_state(struct mg_session *s, struct mg_link_call *call) {
   if (offset > bytes || n > bytes - offset)
     return refuse(call, MG_LINK_ERR_RANGE, offset > bytes ? offset : offset + n, (uint32_t)bytes);
   memcpy(state + offset, call->body + 4, n);
+  begin_state(s);
   return MG_OK;
 }
 
 static int reset(struct mg_session *s, struct mg_link_call *call) {
   (void)call;
   mg_reset(&s->ctx);
-  begin_state(s);
+  begin_plan(s);
   return MG_OK;
 }
 
@@ -278,6 +375,7 @@ static int trace(struct mg_session *s, struct mg_link_call *call) {
     return refuse(call, MG_ERR_NOMEM, (uint32_t)need, (uint32_t)pool.bytes);
   s->trace = (uint32_t *)(void *)(pool.base + used);
   s->trace_steps = steps;
+  place_ahead(s);
   trace_begin(s);
   s->ctx.user = s;
   s->ctx.after = call->body[0] == MG_LINK_TRACE_TICKS ? profile_step : trace_step;
@@ -309,6 +407,7 @@ static int restore(struct mg_session *s, struct mg_link_call *call) {
   int err = mg_restore(&s->ctx, &store, &sequence);
   if (err != MG_OK)
     return refuse_by_plan(s, call, err);
+  begin_state(s);
   mg_put_u32(call->reply, sequence);
   call->reply_bytes = 4;
   return MG_OK;
@@ -361,9 +460,24 @@ static int stats(struct mg_session *s, struct mg_link_call *call) {
   return MG_OK;
 }
 
+// Each rate is tried before the reply, which must go out at the old one: the host is silent until then.
+static int baud(struct mg_session *s, struct mg_link_call *call) {
+  uint32_t rate = mg_get_u32(call->body);
+  if (rate != s->baud) {
+    if (rate == 0 || !mg_port_baud(rate))
+      return refuse(call, MG_LINK_ERR_BAUD, rate, s->baud);
+    (void)mg_port_baud(s->baud);
+    s->next_baud = rate;
+  }
+  memcpy(call->reply, call->body, call->body_bytes);
+  call->reply_bytes = call->body_bytes;
+  return MG_OK;
+}
+
 static int bye(struct mg_session *s, struct mg_link_call *call) {
   (void)call;
   trace_off(s);
+  s->next_baud = s->baud != MG_LINK_START_BAUD ? MG_LINK_START_BAUD : 0;
   return MG_OK;
 }
 
@@ -396,7 +510,10 @@ void mg_session_caps(struct mg_session *s, struct mg_link_call *call) {
   mg_put_u32(r + 64, MG_TICK_DIV);
   mg_put_u32(r + 68, s->loaded ? s->ctx.plan->plan_crc : 0);
   mg_put_u32(r + 72, mg_port_store().slot_bytes);
-  uint32_t n = 76;
+  mg_put_u32(r + 76, ahead_bytes(s));
+  mg_put_u32(r + 80, s->state_id);
+  mg_put_u32(r + 84, s->changes);
+  uint32_t n = 88;
   n += put_string(r + n, MG_BOARD_NAME);
   n += put_string(r + n, MG_FIRMWARE_VERSION);
   call->reply_bytes = n;
@@ -416,6 +533,8 @@ int mg_session_execute(struct mg_session *s, struct mg_link_call *call) {
       {train, 12, 12, MG_LINK_TRAIN, true},
       {predict, 0, 0, MG_LINK_PREDICT, true},
       {commit, 0, 0, MG_LINK_COMMIT, true},
+      {start, 12, 12, MG_LINK_START, true},
+      {result, 0, 0, MG_LINK_RESULT, true},
       {read, 12, 12, MG_LINK_READ, true},
       {write_state, 5, MG_LINK_BODY_BYTES, MG_LINK_WRITE_STATE, true},
       {reset, 0, 0, MG_LINK_RESET, true},
@@ -425,6 +544,7 @@ int mg_session_execute(struct mg_session *s, struct mg_link_call *call) {
       {restore, 0, 0, MG_LINK_RESTORE, true},
       {checkpoints, 0, 0, MG_LINK_CHECKPOINTS, false},
       {restart, 0, 0, MG_LINK_RESTART, false},
+      {baud, 4, MG_LINK_BODY_BYTES, MG_LINK_BAUD, false},
       {bye, 0, 0, MG_LINK_BYE, false},
   };
   for (size_t i = 0; i < sizeof commands / sizeof commands[0]; i++) {

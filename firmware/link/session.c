@@ -175,8 +175,11 @@ static void count_lost(struct mg_session *s) {
 
 static void execute(struct mg_session *s, uint32_t n) {
   on_frame(s, n);
-  if (s->restart)
+  if (s->restart) {
+    if (s->baud != MG_LINK_START_BAUD)
+      set_baud(s, MG_LINK_START_BAUD);
     mg_session_init(s);
+  }
 }
 
 // Execute what has arrived, up to a START. While its step is under way only SAMPLE is executed: the first other frame waits.

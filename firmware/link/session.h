@@ -120,6 +120,7 @@ struct mg_session {
   uint32_t sample_at;   // bytes of the sample, and of the target behind it, that have come
   uint8_t *ahead;       // they wait here for their step, in the pool behind the plan's memory; NULL: no room, they go where the plan reads them
   struct mg_link_step step;
+  void (*between)(struct mg_session *s); // its operators, while it is computed
   uint32_t state_id; // nonce of the session in which STATE was last set as a whole: LOAD_END, RESET, WRITE_STATE, RESTORE; 0: none
   uint32_t changes;  // TRAIN, START and COMMIT since then
   uint32_t *trace;      // CRC-32 or ticks per step, in the pool behind the plan's memory; NULL: off

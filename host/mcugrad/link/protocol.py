@@ -12,12 +12,16 @@ import numpy.typing as npt
 from mcugrad.errors import DataError, LinkError, McugradError
 from mcugrad.link.texts import device_error
 
-PROTOCOL = 1
+PROTOCOL = 2
 REPLY = 0x80
 ERR = 0xFE
 NAK = 0xFF
 DATA_ALIGN = 32
 """Offsets of LOAD_DATA are multiples of this: flash is programmed in such units."""
+START_BAUD = 115_200
+"""Rate of every line after reset."""
+LOST_BYTES = 4096
+"""Received at another rate without a good frame among them, the device goes back to START_BAUD."""
 
 
 class Command(IntEnum):
@@ -25,6 +29,7 @@ class Command(IntEnum):
 
     HELLO = 0x01
     SYNC = 0x02
+    BAUD = 0x03
     LOAD_BEGIN = 0x10
     LOAD_DATA = 0x11
     LOAD_END = 0x12
@@ -32,6 +37,8 @@ class Command(IntEnum):
     TRAIN = 0x21
     PREDICT = 0x22
     COMMIT = 0x23
+    START = 0x24
+    RESULT = 0x25
     READ = 0x30
     WRITE_STATE = 0x31
     RESET = 0x32
@@ -67,7 +74,9 @@ class TickUnit(IntEnum):
 class Caps:
     """What a device is. ``kernels`` holds the step codes it can run; ``plan_crc`` is 0 where no plan is loaded.
 
-    ``checkpoint_bytes`` is the size of each of its two checkpoint slots, 0 where it has none.
+    ``checkpoint_bytes`` is the size of each of its two checkpoint slots, 0 where it has none. ``ahead_bytes``: room for the sample that
+    travels while the loaded plan computes, 0: none. ``state_id`` is the nonce of the session that has last set STATE as a whole,
+    ``changes`` counts the training steps and commits since then.
     """
 
     protocol: int
@@ -84,6 +93,9 @@ class Caps:
     tick_div: int
     plan_crc: int
     checkpoint_bytes: int
+    ahead_bytes: int
+    state_id: int
+    changes: int
     board: str
     firmware: str
 
@@ -94,12 +106,13 @@ class Caps:
 
 @dataclass(frozen=True, slots=True)
 class Loaded:
-    """A plan that the device has accepted."""
+    """A plan that the device has accepted. ``ahead_bytes``: see Caps."""
 
     plan_crc: int
     arena_bytes: int
     state_bytes: int
     io_bytes: int
+    ahead_bytes: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -211,17 +224,16 @@ def parse_checkpoints(body: bytes) -> Checkpoints:
 
 def parse_caps(body: bytes) -> Caps:
     """Body of a HELLO reply."""
-    fixed = struct.Struct("<IHHI32sIIHBBIIIII")
+    fixed = struct.Struct("<IHHI32sIIHBBIIIIIIII")
     if len(body) < fixed.size:
         raise LinkError(f"a HELLO reply has {len(body)} bytes, not {fixed.size} or more", "build and flash the firmware again")
-    (_nonce, protocol, plan_version, ops_hash, bits, pool, slot, body_bytes, frames, unit, window, mul, div, crc, store) = (
-        fixed.unpack_from(body)
-    )
+    (_nonce, protocol, plan_version, ops_hash, bits, pool, slot, body_bytes, frames, unit, window, *rest) = fixed.unpack_from(body)
     kernels = frozenset(code for code in range(256) if bits[code >> 3] >> (code & 7) & 1)
+    mul, div, crc, store, ahead, state_id, changes = rest
     board, firmware = _parse_strings(body[fixed.size :])
     return Caps(
-        *(protocol, plan_version, ops_hash, kernels, pool, slot, body_bytes, frames, window, TickUnit(unit), mul, div, crc, store),
-        *(board, firmware),
+        *(protocol, plan_version, ops_hash, kernels, pool, slot, body_bytes, frames, window, TickUnit(unit)),
+        *(mul, div, crc, store, ahead, state_id, changes, board, firmware),
     )
 
 

@@ -12,23 +12,25 @@ import struct
 import time
 import zlib
 from collections import deque
-from collections.abc import Container, Iterable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Container, Iterable, Iterator
+from dataclasses import dataclass, replace
 from typing import NoReturn
 
 import numpy as np
 import numpy.typing as npt
 
-from mcugrad.errors import DataError, FitError, LinkError
+from mcugrad.errors import DataError, DeviceError, FitError, LinkError, PlanError
 from mcugrad.link import frame as fr
 from mcugrad.link.protocol import (
     DATA_ALIGN,
     ERR,
+    LOST_BYTES,
     NAK,
     OUTPUT_BYTES,
     PREDICT_HEAD,
     PROTOCOL,
     REPLY,
+    START_BAUD,
     Caps,
     Checkpoints,
     Command,
@@ -46,9 +48,18 @@ from mcugrad.link.protocol import (
     parse_train,
     sized,
 )
-from mcugrad.link.transport import Transport
+from mcugrad.link.transport import RatedLine, Transport
 
 MAX_RESENDS = 16
+_TRIAL_S = 0.3
+"""Within this time a line must carry a frame both ways at a new rate."""
+_SILENT_SYNCS = 3
+"""After so many without an answer at a negotiated rate, both ends go back to START_BAUD."""
+_WAKE = bytes(LOST_BYTES + 64)
+"""No frame at another rate than the device's, which they bring back to START_BAUD; delimiters at START_BAUD, where they mean nothing."""
+_GUARD = bytes(64)
+"""Delimiters that may be lost while the device changes its rate."""
+_TRIAL_PATTERNS = (bytes(range(256)), b"\x55\xaa" * 256, b"\xff" * 200 + bytes(200))
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,14 +78,19 @@ class _Answer:
 class Session:
     """One conversation with a device. Call ``hello`` first.
 
-    ``deadline_s`` bounds every wait for progress; ``retry_s`` is the first silence after which the line is probed.
+    ``deadline_s`` bounds every wait for progress; ``retry_s`` is the first silence after which the line is probed. ``clock`` gives seconds.
     ``bytes_sent`` and ``bytes_received`` count all bytes on the wire, repeats included.
     """
 
-    def __init__(self, transport: Transport, deadline_s: float = 30.0, retry_s: float = 0.5) -> None:
+    def __init__(
+        self, transport: Transport, deadline_s: float = 30.0, retry_s: float = 0.5, clock: Callable[[], float] = time.monotonic
+    ) -> None:
         self._transport = transport
         self._deadline_s = deadline_s
         self._retry_s = retry_s
+        self._clock = clock
+        self._rate = START_BAUD
+        self._silent_syncs = 0
         self._decoder = fr.Decoder()
         self._frames: deque[fr.Frame] = deque()
         self._pending: deque[_Sent] = deque()
@@ -115,14 +131,15 @@ class Session:
         self._answers.clear()
         self._frames.clear()
         self._syncing = False
+        self._take_rate(START_BAUD)
         self._nonce = secrets.randbits(32) | 1
         body = struct.pack("<IH", self._nonce, PROTOCOL)
         hello = b"\0" + fr.encode(fr.Frame(Command.HELLO, 0, body))
-        end = time.monotonic() + self._deadline_s
+        end = self._clock() + self._deadline_s
         retry_s = self._retry_s
-        while time.monotonic() < end:
+        while self._clock() < end:
             self._write(hello)
-            again = min(time.monotonic() + retry_s, end)
+            again = min(self._clock() + retry_s, end)
             while (frame := self._next_frame(again)) is not None:
                 if frame.type == ERR and frame.seq == 0:
                     raise error_of(frame.body)
@@ -132,6 +149,8 @@ class Session:
                     self._resends = 0
                     return self._caps
             retry_s = min(2 * retry_s, 2.0)
+            if isinstance(self._transport, RatedLine) and self._deadline_s > 2:
+                self._write(_WAKE)  # an earlier session may have left the device at another rate
         raise LinkError(
             f"{self._transport.name} did not answer HELLO within {self._deadline_s:.1f} s",
             "is the trainer firmware on this board, and is this its port and baud rate? reset the board and try again",
@@ -151,8 +170,53 @@ class Session:
         chunk = (self.caps.max_body_bytes - 4) // DATA_ALIGN * DATA_ALIGN
         self._stream(Command.LOAD_DATA, plan, 0, chunk)
         body = self._call(Command.LOAD_END, struct.pack("<I", zlib.crc32(plan)))
-        self._loaded = Loaded(*struct.unpack("<IIII", sized(body, 16)))
+        self._loaded = Loaded(*struct.unpack("<IIIII", sized(body, 20)))
         return self._loaded
+
+    def adopt(self, loaded: Loaded) -> None:
+        """Go on with the plan that the device has loaded, its STATE as it is. Raises PlanError where it is not ``loaded``."""
+        if self.caps.plan_crc != loaded.plan_crc:
+            raise PlanError(f"the board has plan {self.caps.plan_crc:08x}, not {loaded.plan_crc:08x}", "load the plan again")
+        self._loaded = replace(loaded, ahead_bytes=self.caps.ahead_bytes)
+
+    def change_rate(self, rate: int) -> bool:
+        """Take the line to ``rate`` and prove there, with long frames both ways, that it carries them; else back to START_BAUD.
+
+        False where host, line or device cannot. Opens a new session on the way back: call it before ``load_plan``.
+        """
+        line = self._transport
+        if not isinstance(line, RatedLine) or not line.set_baud(rate):
+            return False
+        line.set_baud(self._rate)
+        body = struct.pack("<I", rate)
+        try:
+            self._call(Command.BAUD, body)
+        except DeviceError:
+            return False
+        self._take_rate(rate)
+        self._write(_GUARD)
+        if self._carries(body):
+            return True
+        self._take_rate(START_BAUD)
+        self._write(_WAKE)
+        self.hello()
+        return False
+
+    def _carries(self, body: bytes) -> bool:
+        damaged, deadline_s, self._deadline_s = self._decoder.damaged, self._deadline_s, _TRIAL_S
+        room = self.caps.max_body_bytes - len(body)
+        try:
+            echoes = [self._call(Command.BAUD, body + p[:room]) == body + p[:room] for p in _TRIAL_PATTERNS]
+        except LinkError:
+            return False
+        finally:
+            self._deadline_s = deadline_s
+        return all(echoes) and self._decoder.damaged == damaged
+
+    @property
+    def rate(self) -> int:
+        """The line's rate in baud, where it has one."""
+        return self._rate
 
     def sample(self, data: bytes | npt.NDArray[np.int8]) -> None:
         """Write the model's input, and what follows it into the target of a regression loss: for one ``train`` or ``predict``."""
@@ -170,26 +234,55 @@ class Session:
         """Train on one sample after the other; the next ones travel while the device computes.
 
         Yields one reply per sample, in order, as they come. Closing the iterator early loses nothing: what is under way
-        is trained, its replies are dropped. ``commits``: the samples, counted from 0, behind which a micro-batch ends.
+        is trained, its replies are dropped. Where the device has room for a second sample it takes that while it computes,
+        however many frames it has. ``commits``: the samples, counted from 0, behind which a micro-batch ends.
         ``saves``: those behind which the device keeps a checkpoint (and its commit, if there is one, comes first).
         """
         self._settle()
-        for k, (data, label, lr) in enumerate(samples):
-            self._post_sample(data)
-            self._post(Command.TRAIN, pack_train(label, lr, skip))
-            if k in commits:
-                self._post(Command.COMMIT, b"")
-            if k in saves:
-                yield from self._trained()  # nothing travels while flash is written: some chips stand still then, interrupts too
-                self._post(Command.SAVE, b"")
-                yield from self._trained()
-            yield from map(parse_train, self._results(Command.TRAIN))
+        ahead = self._loaded is not None and self._loaded.ahead_bytes > 0
+        begun, k = False, -1
+        try:
+            for k, (data, label, lr) in enumerate(samples):
+                self._post_sample(data)
+                if begun:
+                    self._post_end(k - 1, commits)
+                    yield from self._save_behind(k - 1, saves)
+                begun = ahead
+                self._post(Command.START if ahead else Command.TRAIN, pack_train(label, lr, skip))
+                if not ahead:
+                    self._post_commit(k, commits)
+                    yield from self._save_behind(k, saves)
+                yield from self._trained_so_far()
+        except GeneratorExit:
+            if begun:
+                self._post_end(k, commits)
+            raise
+        if begun:
+            self._post_end(k, commits)
+            yield from self._save_behind(k, saves)
         yield from self._trained()
+
+    def _post_end(self, k: int, commits: Container[int]) -> None:
+        self._post(Command.RESULT, b"")
+        self._post_commit(k, commits)
+
+    def _post_commit(self, k: int, commits: Container[int]) -> None:
+        if k in commits:
+            self._post(Command.COMMIT, b"")
+
+    def _save_behind(self, k: int, saves: Container[int]) -> Iterator[TrainReply]:
+        if k in saves:
+            yield from self._trained()  # nothing travels while flash is written: some chips stand still then, interrupts too
+            self._post(Command.SAVE, b"")
+            yield from self._trained()
 
     def _trained(self) -> Iterator[TrainReply]:
         while self._pending:
             self._step()
-            yield from map(parse_train, self._results(Command.TRAIN))
+            yield from self._trained_so_far()
+
+    def _trained_so_far(self) -> Iterator[TrainReply]:
+        return map(parse_train, self._results(Command.TRAIN, Command.RESULT))
 
     def commit(self) -> int:
         """The end of a micro-batch: the summed steps go into the weights. Returns the ticks that mg_commit took."""
@@ -324,8 +417,8 @@ class Session:
         for at in range(0, len(raw), chunk):
             self._post(Command.SAMPLE, struct.pack("<I", at) + raw[at : at + chunk])
 
-    def _results(self, command: Command) -> list[bytes]:
-        """Bodies of the answers so far that belong to ``command``. An error ends the pipeline and is raised.
+    def _results(self, *commands: Command) -> list[bytes]:
+        """Bodies of the answers so far that belong to ``commands``. An error ends the pipeline and is raised.
 
         Results that stand before the error are dropped with it: the caller learns the first error.
         """
@@ -335,7 +428,7 @@ class Session:
             if answer.frame.type == ERR:
                 self._settle()
                 raise error_of(answer.frame.body)
-            if answer.command is command:
+            if answer.command in commands:
                 out.append(answer.frame.body)
         return out
 
@@ -374,7 +467,7 @@ class Session:
         frame = self._next_frame(min(end, self._probe_at))
         if frame is not None:
             self._take(frame)
-        elif time.monotonic() >= end:
+        elif self._clock() >= end:
             self._fail(f"did not answer {self._awaited()} within {self._deadline_s:.1f} s")
         else:
             self._sync()
@@ -405,15 +498,20 @@ class Session:
                 self._sync()
         elif token == self._token:
             self._syncing = False
+            self._silent_syncs = 0
             self._probe_s = self._retry_s
-            self._probe_at = time.monotonic() + self._probe_s
+            self._probe_at = self._clock() + self._probe_s
             self._resend()
 
     def _sync(self) -> None:
         self._syncing = True
         self._token = self._token % 255 + 1
-        self._probe_at = time.monotonic() + self._probe_s
+        self._probe_at = self._clock() + self._probe_s
         self._probe_s *= 2
+        self._silent_syncs += 1
+        if self._silent_syncs > _SILENT_SYNCS and self._rate != START_BAUD:
+            self._take_rate(START_BAUD)
+            self._write(_WAKE)
         self._write(b"\0" + fr.encode(fr.Frame(Command.SYNC, 0, bytes((self._token,)))))
 
     def _resend(self) -> None:
@@ -426,7 +524,7 @@ class Session:
             self._write(sent.code)
 
     def _progress(self) -> None:
-        now = time.monotonic()
+        now = self._clock()
         self._alive_at = now
         self._probe_s = self._retry_s
         self._probe_at = now + self._retry_s
@@ -443,6 +541,12 @@ class Session:
         self._syncing = False
         raise LinkError(f"{self._transport.name} {what}", "reset the board and try again; a slow board needs a longer deadline")
 
+    def _take_rate(self, rate: int) -> None:
+        if rate != self._rate and isinstance(self._transport, RatedLine):
+            self._transport.set_baud(rate)
+            self._rate = rate
+            self._silent_syncs = 0
+
     # ---- bytes ---------------------------------------------------------------------------------------------------------
 
     def _write(self, data: bytes) -> None:
@@ -451,7 +555,7 @@ class Session:
 
     def _next_frame(self, until: float) -> fr.Frame | None:
         while not self._frames:
-            left = until - time.monotonic()
+            left = until - self._clock()
             if left <= 0:
                 return None
             data = self._transport.read(left)

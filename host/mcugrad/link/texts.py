@@ -128,6 +128,13 @@ TEXTS: Mapping[int, ErrorText] = {
     ),
     -76: ErrorText("MG_LINK_ERR_NO_TRACE", "the trace is off", "READ of a trace that was not switched on", "switch it on first"),
     -77: ErrorText("MG_LINK_ERR_REPLAY", "the reply to frame {value} is no longer kept (next is {limit})", "lost replies", _RETRY),
+    -78: ErrorText(
+        "MG_LINK_ERR_BAUD",
+        "the board's line cannot run at {value:,} baud, it stays at {limit:,}",
+        "its clock has no divider for that rate",
+        "use another rate, or none: the fastest that works is then looked for",
+    ),
+    -79: ErrorText("MG_LINK_ERR_RESULT", "no training step was started whose result could be asked for", "commands out of order", _REPORT),
 }
 
 _FIT = (-9, -18, -69)
