@@ -33,6 +33,7 @@ target_compile_options(mcugrad PUBLIC ${MG_BOARD_C_FLAGS} -ffunction-sections -f
 function(mg_add_firmware target)
   add_executable(${target} ${ARGN} ${MG_BOARD_SOURCES})
   target_compile_definitions(${target} PRIVATE ${MG_FIRMWARE_DEFINES} ${MG_BOARD_DEFINES})
+  target_include_directories(${target} PRIVATE ${MG_BOARDS_COMMON})
   target_link_libraries(${target} PRIVATE mcugrad)
   if(CMAKE_CROSSCOMPILING)
     set_target_properties(${target} PROPERTIES SUFFIX .elf)
@@ -41,7 +42,7 @@ function(mg_add_firmware target)
       -Wl,--defsym=mg_firmware_bytes=${MG_FIRMWARE_BYTES} -Wl,--defsym=mg_stack_bytes=${MG_STACK_BYTES}
       -Wl,--defsym=mg_checkpoint_bytes=${MG_CHECKPOINT_BYTES}
       -Wl,-Map=${CMAKE_CURRENT_BINARY_DIR}/${target}.map -T ${MG_BOARD_LINK_SCRIPT} ${MG_BOARD_LINK_FLAGS})
-    set_target_properties(${target} PROPERTIES LINK_DEPENDS ${MG_BOARD_LINK_SCRIPT})
+    set_target_properties(${target} PROPERTIES LINK_DEPENDS "${MG_BOARD_LINK_SCRIPT};${MG_BOARD_LINK_DEPENDS}")
   endif()
 endfunction()
 

@@ -43,7 +43,7 @@ def test_the_boards_of_this_version() -> None:
 @pytest.mark.parametrize(
     ("old", "new", "text"),
     [
-        ('kind = "qemu"', 'kind = "fpga"', "kind must be one of host, qemu, renode, serial"),
+        ('kind = "qemu"', 'kind = "fpga"', "kind must be one of host, qemu, renode, hardware, serial"),
         ("ram_bytes = 262_144", "ram_bytes = 0", "ram_bytes must be an integer above 0"),
         ("ram_bytes = 262_144", "ram_bytes = 8_000", "stack_bytes must be with rx_ring_bytes less than ram_bytes"),
         ("firmware_bytes = 131_072", "firmware_bytes = 1_048_576", "firmware_bytes must be less than flash_bytes"),

@@ -35,8 +35,8 @@ def open_board(spec: str, firmware: Firmware | None = None) -> Iterator[tuple[Bo
             yield _serial_board(port), transport
         return
     board = find_board(spec)
-    if board.kind is Kind.SERIAL:
-        raise UsageError(f"{spec} is hardware", f"flash its firmware, then use --board serial:PORT ({board.title})")
+    if board.kind is Kind.HARDWARE:
+        raise UsageError(f"{spec} is hardware", f"mcugrad flash --board {spec}, then use --board serial:PORT ({board.title})")
     if board.kind is Kind.QEMU:
         need_emulator()
     if board.kind is Kind.RENODE:

@@ -20,12 +20,34 @@ from mcugrad.paths import boards_dir
 
 
 class Kind(Enum):
-    """How a board runs."""
+    """How a board runs. ``HARDWARE`` is flashed and then met as ``SERIAL``, whatever hangs on a port."""
 
     HOST = "host"
     QEMU = "qemu"
     RENODE = "renode"
+    HARDWARE = "hardware"
     SERIAL = "serial"
+
+
+@dataclass(frozen=True, slots=True)
+class Flasher:
+    """What writes a board's flash needs: where it starts, the target's name in pyOCD, the configuration files of OpenOCD.
+
+    ``pyocd_pack``: pyOCD knows the target from a CMSIS pack only, which is installed once.
+    """
+
+    base: int
+    pyocd: str
+    pyocd_pack: bool
+    openocd: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Uart:
+    """The serial line of a real board: the rate at which it starts, and where it comes out."""
+
+    baud: int
+    wiring: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +77,8 @@ class Board:
     image: str = ""
     renode_uart: str = ""
     renode_version: tuple[int, ...] = ()
+    flasher: Flasher | None = None
+    uart: Uart | None = None
 
     @property
     def slot_bytes(self) -> int:
@@ -64,7 +88,7 @@ class Board:
     @property
     def emulated(self) -> bool:
         """Whether its timing says nothing about hardware."""
-        return self.kind is not Kind.SERIAL
+        return self.kind not in (Kind.SERIAL, Kind.HARDWARE)
 
     def build(self, app: str = "trainer") -> Firmware:
         """Build an application for this board. Raises UnavailableError (a tool is missing), FitError (it does not link), McugradError."""
@@ -80,7 +104,7 @@ STORE_ALIGN = 32
 
 _T = TypeVar("_T")
 _SIZES = ("ram_bytes", "flash_bytes", "firmware_bytes", "stack_bytes", "rx_ring_bytes")
-_KEYS = {"name", "title", "core", "kind", "tick", "qemu", "renode", "checkpoint_bytes", *_SIZES}
+_KEYS = {"name", "title", "core", "kind", "tick", "qemu", "renode", "flash", "uart", "checkpoint_bytes", *_SIZES}
 
 
 def parse_board(path: Path) -> Board:
@@ -119,7 +143,25 @@ def parse_board(path: Path) -> Board:
         checkpoint_bytes=_checkpoint_bytes(path, raw),
         qemu_machine=_text(path, qemu, "machine") if qemu else "",
         qemu_args=tuple(str(a) for a in qemu.get("args", ())),
+        flasher=_flasher(path, _table(path, raw, "flash")) if kind is Kind.HARDWARE else None,
+        uart=_uart(path, _table(path, raw, "uart")) if kind is Kind.HARDWARE else None,
     )
+
+
+def _flasher(path: Path, raw: Mapping[str, Any]) -> Flasher:
+    files = raw.get("openocd")
+    if not isinstance(files, list) or not files or not all(isinstance(file, str) for file in files):
+        raise _bad(path, "openocd", "a list of configuration files")
+    base, pack = raw.get("base"), raw.get("pyocd_pack", False)
+    if not isinstance(base, int) or isinstance(base, bool) or base < 0:
+        raise _bad(path, "base", "an address")
+    if not isinstance(pack, bool):
+        raise _bad(path, "pyocd_pack", "true or false")
+    return Flasher(base, _text(path, raw, "pyocd"), pack, tuple(files))
+
+
+def _uart(path: Path, raw: Mapping[str, Any]) -> Uart:
+    return Uart(_positive(path, raw, "baud"), _text(path, raw, "wiring"))
 
 
 def _renode_board(path: Path, raw: Mapping[str, Any]) -> Board:
@@ -138,6 +180,8 @@ def _renode_board(path: Path, raw: Mapping[str, Any]) -> Board:
         kind=Kind.RENODE,
         qemu_machine="",
         qemu_args=(),
+        flasher=None,
+        uart=None,
         image=image,
         renode_uart=_text(path, renode, "uart"),
         renode_version=tuple(int(n) for n in version.split(".")),

@@ -1,0 +1,5 @@
+set(MG_BOARD_SOURCES ${CMAKE_CURRENT_LIST_DIR}/board.c ${MG_BOARDS_COMMON}/cycles.c)
+set(MG_BOARD_DEFINES BOARD_LINE_IRQ=2)
+set(MG_BOARD_C_FLAGS -mcpu=cortex-m4 -mthumb -mfloat-abi=hard -mfpu=fpv4-sp-d16)
+set(MG_BOARD_LINK_SCRIPT ${CMAKE_CURRENT_LIST_DIR}/link.ld)
+include(${MG_BOARDS_COMMON}/cortexm.cmake)

@@ -1,0 +1,6 @@
+set(MG_BOARD_SOURCES ${CMAKE_CURRENT_LIST_DIR}/board.c ${MG_BOARDS_COMMON}/stm32_usart.c ${MG_BOARDS_COMMON}/cycles.c
+    ${MG_BOARDS_COMMON}/caches.c)
+set(MG_BOARD_DEFINES BOARD_LINE_IRQ=39 BOARD_USART_BASE=0x40004800 BOARD_USART_GENERATION=2)
+set(MG_BOARD_C_FLAGS -mcpu=cortex-m7 -mthumb -mfloat-abi=hard -mfpu=fpv5-d16)
+set(MG_BOARD_LINK_SCRIPT ${CMAKE_CURRENT_LIST_DIR}/link.ld)
+include(${MG_BOARDS_COMMON}/cortexm.cmake)
