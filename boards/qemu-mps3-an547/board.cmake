@@ -5,8 +5,8 @@
 # nomve.fp: MVE's vectors of floats flush denormal numbers to zero. GCC vectorizes without being asked, and STATE would no
 # longer be the other boards' bit for bit. Integer vectors and the scalar FPU stay.
 set(MG_BOARD_SOURCES ${MG_BOARDS_COMMON}/mps2.c)
-set(MG_BOARD_DEFINES BOARD_UART0_BASE=0x59303000 BOARD_UART0_CLOCK_HZ=25000000 BOARD_UART0_RX_IRQ=33)
+set(MG_BOARD_DEFINES BOARD_UART0_BASE=0x59303000 BOARD_UART0_CLOCK_HZ=25000000 BOARD_LINE_IRQ=33)
 set(MG_BOARD_C_FLAGS -mcpu=cortex-m55+nomve.fp -mthumb -mfloat-abi=hard)
-set(MG_BOARD_LINK_SCRIPT ${MG_BOARDS_COMMON}/mps2.ld)
-set(MG_BOARD_LINK_FLAGS -nostartfiles --specs=nano.specs
-    -Wl,--defsym=mg_flash_base=0x10000000 -Wl,--defsym=mg_ram_base=0x30000000 -Wl,--defsym=mg_slot_base=0x11000000)
+set(MG_BOARD_LINK_SCRIPT ${MG_BOARDS_COMMON}/cortexm.ld)
+include(${MG_BOARDS_COMMON}/cortexm.cmake)
+list(APPEND MG_BOARD_LINK_FLAGS -Wl,--defsym=mg_flash_base=0x10000000 -Wl,--defsym=mg_ram_base=0x30000000 -Wl,--defsym=mg_slot_base=0x11000000)
