@@ -405,9 +405,10 @@ static int restore(struct mg_session *s, struct mg_link_call *call) {
   struct mg_store store = mg_port_store();
   uint32_t sequence;
   int err = mg_restore(&s->ctx, &store, &sequence);
+  if (err == MG_OK || err == MG_ERR_FLASH) // which has reset STATE
+    begin_state(s);
   if (err != MG_OK)
     return refuse_by_plan(s, call, err);
-  begin_state(s);
   mg_put_u32(call->reply, sequence);
   call->reply_bytes = 4;
   return MG_OK;

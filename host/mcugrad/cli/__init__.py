@@ -12,6 +12,7 @@ from mcugrad.cli.bench import bench
 from mcugrad.cli.boards import boards
 from mcugrad.cli.build import build
 from mcugrad.cli.check import check
+from mcugrad.cli.checkpoint import checkpoint
 from mcugrad.cli.doctor import doctor
 from mcugrad.cli.eval import eval_
 from mcugrad.cli.export import export
@@ -35,7 +36,24 @@ def group() -> None:
     """
 
 
-for _command in (inspect, ops, quantize, search, plan, build, train, eval_, check, verify, bench, export, boards, ports, doctor):
+for _command in (
+    inspect,
+    ops,
+    quantize,
+    search,
+    plan,
+    build,
+    train,
+    eval_,
+    check,
+    verify,
+    bench,
+    export,
+    checkpoint,
+    boards,
+    ports,
+    doctor,
+):
     group.add_command(_command)
 
 

@@ -15,6 +15,7 @@ import click
 
 from mcugrad.board import Board, open_board
 from mcugrad.cli.check import show_verdict
+from mcugrad.cli.checkpoint import as_dict, wear
 from mcugrad.cli.common import (
     Interrupted,
     Output,
@@ -36,8 +37,9 @@ from mcugrad.cli.common import (
 from mcugrad.cli.plan import show_report
 from mcugrad.cli.progress import bar, training_bar
 from mcugrad.data import DataSet
-from mcugrad.errors import DivergedError, McugradError, UsageError
-from mcugrad.link import Caps, Session
+from mcugrad.errors import DivergedError, FitError, McugradError, UsageError
+from mcugrad.link import Caps, Loaded, Session
+from mcugrad.link.protocol import HEAD_BYTES
 from mcugrad.lower import Options
 from mcugrad.nearest import fit
 from mcugrad.pipeline import Compiled
@@ -66,6 +68,7 @@ class _Run:
     data: DataSet
     held_out: DataSet | None
     check: int
+    restore: bool
     files: Files
     log: RunLog
     steps: list[Step] = field(default_factory=list)
@@ -94,6 +97,8 @@ class _Run:
 @batch_option
 @loss_option
 @click.option("--check", type=click.IntRange(0), default=0, show_default=True, help="Samples to compare with the reference, bit for bit.")
+@click.option("--save-every", type=click.IntRange(1), help="Keep a checkpoint in the board's flash every so many samples, and at the end.")
+@click.option("--restore", is_flag=True, help="Begin with the newest checkpoint in the board's flash instead of MODEL's weights.")
 @click.option("--out", type=click.Path(path_type=Path), default=Path("trained.tflite"), show_default=True, help="The trained model.")
 @command
 def train(
@@ -115,15 +120,18 @@ def train(
     batch: int,
     loss: str,
     check: int,
+    save_every: int | None,
+    restore: bool,
     out: Path,
 ) -> dict[str, Any]:
     """Train MODEL on a board with the samples of --data, and write the trained .tflite.
 
+    --restore takes the weights, sums and random numbers of the checkpoint; epochs, order and learning rate begin anew.
     Beside --out come a checkpoint (.ckpt), a run log (.jsonl) and the loss curve (.svg). Ctrl-C saves the weights so far.
     """
     rate = (FRESH_LR if classes else TRAINED_LR) if lr is None else lr
     request = request_of(model, scheme, channels, classes, rounding, batch, loss, seed)
-    recipe = Recipe(epochs, rate, schedule, skip if loss != "mse" else 0.0, seed, batch)
+    recipe = Recipe(epochs, rate, schedule, skip if loss != "mse" else 0.0, seed, batch, save_every or 0)
     _require_name(out, model)
     compiled = request.compile()
     dataset = load_data(output, data, compiled)
@@ -136,7 +144,7 @@ def train(
         show_report(output, r)
         demand_fit(output, request, compiled, r)
         with files.log.open("w", encoding="utf-8") as log_file:
-            run = _Run(output, compiled, request.options, r, recipe, dataset, held_out, check, files, RunLog(log_file))
+            run = _Run(output, compiled, request.options, r, recipe, dataset, held_out, check, restore, files, RunLog(log_file))
             run.log.event("start", model=str(model), board=board, scheme=r.scheme, recipe=asdict(recipe), ram=asdict(r.ram))
             result = _conduct(run, opened, Session(transport))
             run.log.event("end", **result)
@@ -155,9 +163,11 @@ def _require_name(out: Path, model: Path) -> None:
 def _conduct(run: _Run, board: Board, session: Session) -> dict[str, Any]:
     """The whole run on an open board."""
     caps = session.hello()
-    session.load_plan(run.compiled.plan)
+    _demand_slots(run, caps, session.load_plan(run.compiled.plan))
     cold = check_cold(session, run.compiled, run.data, run.recipe, run.check) if run.check else None
     session.reset()
+    if run.restore:
+        run.output.say(f"began with checkpoint {session.restore()} in the board's flash")
     run.before = _evaluate(run, session, "evaluating before")
     with _ctrl_c_noted() as pressed:
         early = _train(run, session, caps, pressed)
@@ -175,6 +185,17 @@ def _conduct(run: _Run, board: Board, session: Session) -> dict[str, Any]:
     return _result(run, board)
 
 
+def _demand_slots(run: _Run, caps: Caps, loaded: Loaded) -> None:
+    """Raise FitError where the board cannot keep the checkpoints that are asked for: not after an hour of training."""
+    need = HEAD_BYTES + loaded.state_bytes
+    if run.recipe.save_every and need > caps.checkpoint_bytes:
+        raise FitError(
+            f"--save-every {run.recipe.save_every}: a checkpoint needs {need:,} bytes of flash, a slot of {caps.board} has "
+            f"{caps.checkpoint_bytes:,}",
+            "set checkpoint_bytes in its board.toml, pick a smaller scheme, or train without --save-every",
+        )
+
+
 def _judge(run: _Run, board: Board, session: Session, state: bytes, cold: Agreement | None) -> None:
     """What is found out after training: accuracy, memory, and whether the board computes what the reference does."""
     run.after = _evaluate(run, session, "evaluating after")
@@ -186,6 +207,11 @@ def _judge(run: _Run, board: Board, session: Session, state: bytes, cold: Agreem
         "total": stats.pool_used_bytes + stats.stack_peak_bytes + stats.static_ram_bytes,
     }
     run.notes += thin_stack(board.name, stats.stack_peak_bytes, stats.stack_reserved_bytes)
+    run.figures["checkpoints"] = None
+    if run.recipe.save_every:
+        kept = session.checkpoints()
+        run.figures["checkpoints"] = as_dict(kept)
+        run.notes.append(wear(kept, run.recipe.save_every))
     still = unchanged(run.compiled, state)
     run.figures["unchanged_weights"] = still.as_dict()
     run.notes += still.notes(run.steps, run.options.ws)

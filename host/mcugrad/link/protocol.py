@@ -149,6 +149,10 @@ class Stats:
     damaged_frames: int
 
 
+HEAD_BYTES = 32
+"""Before STATE in a checkpoint slot (SPEC.md section 3.8)."""
+
+
 @dataclass(frozen=True, slots=True)
 class DeviceCheckpoint:
     """A whole checkpoint in a slot of a device. ``sequence`` counts the checkpoints of this device, over all plans."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Container, Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -20,6 +20,7 @@ class Recipe:
     """``lr`` is in real units (SPEC.md section 3.6); ``skip``: samples whose largest |dL/dlogit| is below it change nothing.
 
     ``batch``: samples of a micro-batch. ``lr`` then goes with the mean of their gradients: each sample's step has lr / batch.
+    ``save_every``: samples between two checkpoints in the board's flash; 0: none are kept there.
     """
 
     epochs: int
@@ -28,6 +29,7 @@ class Recipe:
     skip: float
     seed: int
     batch: int = 1
+    save_every: int = 0
 
     def __post_init__(self) -> None:
         if self.epochs < 1:
@@ -60,3 +62,7 @@ class Recipe:
             return frozenset()
         ends = (k for k in range(samples) if (k + 1) % self.batch == 0 or k + 1 == samples)
         return frozenset(epoch * samples + k for k in ends for epoch in range(self.epochs))
+
+    def saves(self, samples: int) -> Container[int]:
+        """The steps of the whole run behind which the board keeps a checkpoint, but for the one at its end."""
+        return range(self.save_every - 1, self.epochs * samples, self.save_every) if self.save_every else ()

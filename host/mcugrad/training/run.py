@@ -68,6 +68,7 @@ def train(
 ) -> list[Step]:
     """Train on every sample of every epoch, in the recipe's order; ``on_step`` sees each step as it is done.
 
+    Where the recipe says so, the board keeps a checkpoint every so many samples and one of the end.
     A micro-batch ends after ``recipe.batch`` samples, with an epoch, and where training ends early: what it has summed up is committed.
 
     Ends early when ``stopped`` says so, and with DivergedError when the loss explodes. No sample is sent from then on, but those on their
@@ -79,8 +80,8 @@ def train(
     jobs = ((sample_of(data, i), label_of(data, i), rates[k]) for k, i in enumerate(order))
     wanted = itertools.takewhile(lambda _: guard.error is None and not stopped(), jobs)
     done: list[Step] = []
-    commits = recipe.commits(len(data.x))
-    for k, reply in enumerate(session.train_stream(wanted, recipe.skip, commits)):
+    commits, saves = recipe.commits(len(data.x)), recipe.saves(len(data.x))
+    for k, reply in enumerate(session.train_stream(wanted, recipe.skip, commits, saves)):
         done.append(_step(k, order, rates, data, reply))
         on_step(done[-1])
         guard.see(reply.loss)
@@ -88,6 +89,8 @@ def train(
         session.commit()
     if guard.error is not None:
         raise guard.error
+    if recipe.save_every and done and len(done) - 1 not in saves:
+        session.save()
     return done
 
 
