@@ -9,30 +9,36 @@ import socket
 import subprocess
 import tempfile
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
 from mcugrad.board.build import Firmware, need_tool
+from mcugrad.board.ports import find_port, finder
 from mcugrad.board.renode import need_renode, renode_process
 from mcugrad.board.table import Board, Kind, find_board
 from mcugrad.errors import LinkError, UnavailableError, UsageError
 from mcugrad.link.protocol import TickUnit
-from mcugrad.link.transport import DEFAULT_BAUD, SerialTransport, SocketTransport, Transport
+from mcugrad.link.transport import DEFAULT_BAUD, Lines, SerialTransport, SocketTransport, Transport
 
 _START_S = 10.0
 _STOP_S = 2.0
+CONNECT_S = 5.0
+RETURN_S = 5.0
+"""So long the port of a board that resets may be away."""
 
 
 @contextlib.contextmanager
 def open_board(spec: str, firmware: Firmware | None = None) -> Iterator[tuple[Board, Transport]]:
     """Start or open the board that ``spec`` names, and end it on the way out, whatever happens inside.
 
-    ``spec``: a name of boards/ that runs on this machine, or serial:PORT[:BAUD] (then the sizes of the Board are 0: HELLO tells them).
+    ``spec``: a name of boards/ that runs on this machine, or a line as in ``parse_line`` (then the sizes of the Board are 0:
+    HELLO tells them).
     ``firmware``: the image to run, built where it is None. Raises UsageError, UnavailableError, PortBusyError, PortPermissionError.
     """
     if spec.startswith("serial:"):
-        port, baud = _parse_serial(spec)
-        with contextlib.closing(SerialTransport(port, baud)) as transport:
-            yield _serial_board(port), transport
+        line = parse_line(spec)
+        with contextlib.closing(_open_line(line)) as transport:
+            yield _serial_board(transport.name), transport
         return
     board = find_board(spec)
     if board.kind is Kind.HARDWARE:
@@ -126,15 +132,50 @@ def _ended(process: subprocess.Popen[bytes]) -> Iterator[None]:
             process.wait()
 
 
-def _parse_serial(spec: str) -> tuple[str, int]:
+@dataclass(frozen=True, slots=True)
+class Line:
+    """Where a board is. ``port``: a serial port, `auto`, or tcp://HOST:PORT. ``baud`` None: 115,200, and faster where both ends can."""
+
+    port: str
+    baud: int | None
+    lines: Lines
+
+
+def parse_line(spec: str) -> Line:
+    """Read serial:PORT[:BAUD][:no-reset]. Raises UsageError."""
     rest = spec.removeprefix("serial:")
+    lines = Lines.LEAVE if rest.endswith(":no-reset") else Lines.RAISE
+    rest = rest.removesuffix(":no-reset")
     port, colon, last = rest.rpartition(":")
-    baud = int(last) if colon and last.isdigit() else DEFAULT_BAUD
-    if not (colon and last.isdigit()):
-        port = rest
+    baud = int(last) if colon and last.isdigit() and not _is_socket(rest) else None
+    port = rest if baud is None else port
     if not port or baud == 0:
         raise UsageError(f"{spec!r} names no serial port", "write serial:PORT or serial:PORT:BAUD, for example serial:/dev/ttyACM0:115200")
-    return port, baud
+    return Line(port, baud, lines)
+
+
+def _is_socket(port: str) -> bool:
+    return port.startswith(("tcp://", "socket://"))
+
+
+def _open_line(line: Line) -> Transport:
+    if _is_socket(line.port):
+        return _connect(line.port)
+    port = find_port(Lines.LEAVE) if line.port == "auto" else line.port
+    return SerialTransport(port, line.baud, line.lines, return_s=RETURN_S, find_again=finder(port))
+
+
+def _connect(address: str) -> SocketTransport:
+    """Raises UsageError, UnavailableError."""
+    host, _, port = address.partition("://")[2].rpartition(":")
+    if not host or not port.isdigit() or not 0 < int(port) < 1 << 16:
+        raise UsageError(f"{address} is no address", "write serial:tcp://HOST:PORT")
+    try:
+        connected = socket.create_connection((host.strip("[]"), int(port)), CONNECT_S)
+    except OSError as e:
+        raise UnavailableError(f"nothing can be reached at {address} ({e.strerror or e})", "start the emulator or server first") from None
+    connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    return SocketTransport(connected, address)
 
 
 def _serial_board(port: str) -> Board:

@@ -15,11 +15,11 @@ from mcugrad.board import open_board
 from mcugrad.cli.common import (
     Output,
     batch_option,
-    board_option,
     channels_option,
     classes_option,
     command,
     group_digits,
+    line_options,
     loss_of,
     loss_option,
     model_argument,
@@ -50,7 +50,7 @@ class StepCost:
 
 @click.command()
 @model_argument
-@board_option
+@line_options
 @scheme_option
 @channels_option
 @classes_option

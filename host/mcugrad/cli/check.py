@@ -13,11 +13,11 @@ from mcugrad.board import open_board
 from mcugrad.cli.common import (
     Output,
     batch_option,
-    board_option,
     channels_option,
     classes_option,
     command,
     demand_fit,
+    line_options,
     load_data,
     loss_option,
     model_argument,
@@ -38,7 +38,7 @@ from mcugrad.training.run import train
 @click.command()
 @model_argument
 @click.option("--data", required=True, type=click.Path(path_type=Path), help=".npz with x (N, …) and y (N,).")
-@board_option
+@line_options
 @sram_option
 @scheme_option
 @channels_option

@@ -8,7 +8,7 @@ from typing import Any
 import click
 
 from mcugrad.board import open_board
-from mcugrad.cli.common import Output, board_option, command, group_digits
+from mcugrad.cli.common import Output, command, group_digits, line_options
 from mcugrad.link import Checkpoints, Session
 
 RATED_ERASES = 10_000
@@ -16,7 +16,7 @@ RATED_ERASES = 10_000
 
 
 @click.command()
-@board_option
+@line_options
 @command
 def checkpoint(output: Output, board: str) -> dict[str, Any]:
     """Show the checkpoints in the flash of a board.

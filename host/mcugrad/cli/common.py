@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import click
+from click.core import ParameterSource
 from rich.console import Console
 
 from mcugrad import data as datasets
@@ -103,6 +104,31 @@ def command(function: F) -> F:
 
 model_argument = click.argument("model", type=click.Path(path_type=Path))
 board_option = click.option("--board", default=DEFAULT_BOARD, show_default=True, help="host, qemu-…, or serial:PORT[:BAUD].")
+
+
+def line_options(function: F) -> F:
+    """--board of a command that talks to it, --port and --no-reset: ``board`` is all of them as one name for ``open_board``."""
+
+    @board_option
+    @click.option(
+        "--port", help="A serial port, tcp://HOST:PORT, or auto: the one whose board answers. Stands for --board serial:PORT."
+    )
+    @click.option("--no-reset", is_flag=True, help="Leave DTR and RTS of the serial port alone: on many boards they are wired to reset.")
+    @functools.wraps(function)
+    def wrapper(board: str, port: str | None, no_reset: bool, **arguments: Any) -> None:
+        if port is not None:
+            if click.get_current_context().get_parameter_source("board") is ParameterSource.COMMANDLINE:
+                raise click.UsageError(f"--board {board} and --port {port}: give one of them")
+            board = f"serial:{port}"
+        if no_reset:
+            if not board.startswith("serial:"):
+                raise click.UsageError(f"--no-reset is for serial ports, --board {board} has none")
+            board += ":no-reset"
+        function(board=board, **arguments)
+
+    return wrapper  # type: ignore[return-value]
+
+
 classes_option = click.option(
     "--classes", type=click.IntRange(2, 65535), help="Replace the last layer by a fresh head of this many outputs."
 )

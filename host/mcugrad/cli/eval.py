@@ -8,7 +8,7 @@ from typing import Any
 import click
 
 from mcugrad.board import open_board
-from mcugrad.cli.common import Output, board_option, command, load_data, loss_option, model_argument
+from mcugrad.cli.common import Output, command, line_options, load_data, loss_option, model_argument
 from mcugrad.cli.progress import bar
 from mcugrad.link import Session
 from mcugrad.pipeline import compile_model
@@ -20,7 +20,7 @@ from mcugrad.training.run import Evaluation, evaluate
 @model_argument
 @click.option("--data", required=True, type=click.Path(path_type=Path), help=".npz with x (N, …) and y (N,).")
 @click.option("--checkpoint", type=click.Path(path_type=Path), help="Evaluate with the weights of this checkpoint.")
-@board_option
+@line_options
 @loss_option
 @command
 def eval_(output: Output, model: Path, data: Path, checkpoint: Path | None, board: str, loss: str) -> dict[str, Any]:

@@ -20,12 +20,12 @@ from mcugrad.cli.common import (
     Interrupted,
     Output,
     batch_option,
-    board_option,
     channels_option,
     classes_option,
     command,
     demand_fit,
     group_digits,
+    line_options,
     load_data,
     loss_option,
     model_argument,
@@ -83,7 +83,7 @@ class _Run:
 @model_argument
 @click.option("--data", required=True, type=click.Path(path_type=Path), help="Training set: .npz with x (N, …) and y (N,).")
 @click.option("--eval", "eval_data", type=click.Path(path_type=Path), help="Held-out set for the accuracy before and after.")
-@board_option
+@line_options
 @sram_option
 @scheme_option
 @channels_option

@@ -79,16 +79,17 @@ class SerialTransport:
     def __init__(
         self,
         port: str,
-        baud: int = DEFAULT_BAUD,
+        baud: int | None = None,
         lines: Lines = Lines.RAISE,
         *,
         return_s: float = 0.0,
         find_again: Callable[[], str | None] | None = None,
         write_s: float = _WRITE_DEADLINE_S,
     ) -> None:
-        """Open ``port``. Raises PortPermissionError, PortBusyError or UnavailableError."""
+        """Open ``port``; ``baud`` None leaves the rate to be negotiated. Raises PortPermissionError, PortBusyError or UnavailableError."""
         self.name = port
-        self._baud = baud
+        self.negotiable = baud is None
+        self._baud = baud or DEFAULT_BAUD
         self._lines = lines
         self._return_s = return_s
         self._find_again = find_again or (lambda: port)
