@@ -491,6 +491,18 @@ static uint32_t put_string(uint8_t *at, const char *text) {
   return n + 1;
 }
 
+// The unit of a tick, or none where the timer does not move, whatever board.toml says of it.
+static uint8_t tick_unit(void) {
+  for (uint32_t work = 64; work <= 4096; work *= 4) {
+    mg_port_timer_start();
+    for (volatile uint32_t i = 0; i < work; i++) {
+    }
+    if (mg_port_timer_stop() != 0)
+      return MG_TICK_UNIT;
+  }
+  return MG_PORT_TICK_NONE;
+}
+
 void mg_session_caps(struct mg_session *s, struct mg_link_call *call) {
   uint8_t *r = call->reply;
   mg_put_u32(r, s->nonce);
@@ -505,7 +517,7 @@ void mg_session_caps(struct mg_session *s, struct mg_link_call *call) {
   mg_put_u32(r + 48, (uint32_t)mg_port_slot().bytes);
   mg_put_u16(r + 52, MG_LINK_BODY_BYTES);
   r[54] = MG_LINK_WINDOW_FRAMES;
-  r[55] = MG_TICK_UNIT;
+  r[55] = tick_unit();
   mg_put_u32(r + 56, MG_RX_RING_BYTES - MG_LINK_SYNC_RESERVE_BYTES);
   mg_put_u32(r + 60, MG_TICK_MUL);
   mg_put_u32(r + 64, MG_TICK_DIV);
