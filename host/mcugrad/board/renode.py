@@ -29,6 +29,7 @@ GET_RENODE = "its portable archive, the container image antmicro/renode, or brew
 _START_S = 60.0
 _STOP_S = 5.0
 _VERSION_S = 60.0
+_LAST_WORD_S = 0.5
 _POLL_S = 0.05
 _GUARD = 'exec 3<&0; "$@" <&3 & renode=$!; { cat <&3 >/dev/null; kill -KILL 0; } & wait "$renode"'
 _REFUSED = re.compile(r"There was an error executing command|No such command or device|Could not tokenize|Could not find file")
@@ -70,7 +71,7 @@ def script(board: Board, image: Path, pty: Path) -> str:
             f"include {path_of(machine)}",
             'emulation SetGlobalQuantum "0.0001"',
             "emulation SetGlobalAdvanceImmediately true",
-            "logLevel 2",
+            "logLevel 3",
             f'emulation CreateUartPtyTerminal "pty" "{pty}" true',
             f"connector Connect {board.renode_uart} pty",
             "start",
@@ -108,7 +109,9 @@ def renode_process(board: Board, image: Path) -> Iterator[Transport]:
                 except DeviceError:
                     raise
                 except LinkError as e:
-                    if process.poll() is not None:
+                    with contextlib.suppress(subprocess.TimeoutExpired):
+                        process.wait(_LAST_WORD_S)
+                    if process.returncode is not None:
                         raise _failure(f"Renode ended with {process.returncode} while it ran {board.name}", log) from e
                     if _REFUSED.search(log.read_text(errors="replace")):
                         raise _failure(f"Renode refused {board.name}", log) from e
