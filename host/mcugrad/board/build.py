@@ -8,6 +8,7 @@ import re
 import shutil
 import subprocess
 import sys
+import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -21,6 +22,7 @@ _PACKAGES = {
     "cc": "gcc",
     "arm-none-eabi-gcc": "gcc-arm-none-eabi libnewlib-arm-none-eabi",
     "arm-none-eabi-size": "binutils-arm-none-eabi",
+    "arm-none-eabi-objcopy": "binutils-arm-none-eabi",
     "size": "binutils",
 }
 """Tool -> Debian packages."""
@@ -52,6 +54,15 @@ def build(board: str, app: str, native: bool) -> Firmware:
     elf = folder / (app if native else f"{app}.elf")
     flash, ram = _sizes(size, elf, reserved=_reserved(elf))
     return Firmware(elf, flash, ram)
+
+
+def image_bytes(firmware: Firmware) -> bytes:
+    """What a firmware puts into flash, from its first byte on."""
+    need_tool("arm-none-eabi-objcopy")
+    with tempfile.TemporaryDirectory() as folder:
+        out = Path(folder) / "image.bin"
+        subprocess.run(["arm-none-eabi-objcopy", "-O", "binary", str(firmware.elf), str(out)], check=True)
+        return out.read_bytes()
 
 
 def _configured(folder: Path, board: str) -> bool:

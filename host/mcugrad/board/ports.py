@@ -16,7 +16,8 @@ from mcugrad.link.transport import Lines, SerialTransport
 PROBE_S = 0.5
 """So long a port has to answer HELLO."""
 
-_PROBES = {
+PROBES = {
+    (0x0483, 0x3748): "ST-LINK/V2",
     (0x0483, 0x374B): "ST-LINK/V2-1",
     (0x0483, 0x374E): "STLINK-V3",
     (0x0483, 0x374F): "STLINK-V3",
@@ -27,6 +28,7 @@ _PROBES = {
     (0x0D28, 0x0204): "DAPLink / CMSIS-DAP",
     (0x2E8A, 0x000C): "Raspberry Pi Debug Probe",
 }
+"""(vendor, product) on USB -> the debug probe."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +50,7 @@ def list_ports() -> list[Port]:
             description="" if p.description in (None, "n/a") else p.description,
             usb_id=f"{p.vid:04x}:{p.pid:04x}" if p.vid is not None and p.pid is not None else "",
             serial_number=p.serial_number or "",
-            probe=_PROBES.get((p.vid or 0, p.pid or 0), ""),
+            probe=PROBES.get((p.vid or 0, p.pid or 0), ""),
         )
         for p in serial_ports.comports()
     ]

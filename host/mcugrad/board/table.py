@@ -31,7 +31,8 @@ class Kind(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Flasher:
-    """What writes a board's flash needs: where it starts, the target's name in pyOCD, the configuration files of OpenOCD.
+    """What writes a board's flash needs: where it starts, the target's name in pyOCD, the configuration files (*.cfg) and
+    commands of OpenOCD in their order.
 
     ``pyocd_pack``: pyOCD knows the target from a CMSIS pack only, which is installed once.
     """
@@ -151,7 +152,7 @@ def parse_board(path: Path) -> Board:
 def _flasher(path: Path, raw: Mapping[str, Any]) -> Flasher:
     files = raw.get("openocd")
     if not isinstance(files, list) or not files or not all(isinstance(file, str) for file in files):
-        raise _bad(path, "openocd", "a list of configuration files")
+        raise _bad(path, "openocd", "a list of configuration files and commands")
     base, pack = raw.get("base"), raw.get("pyocd_pack", False)
     if not isinstance(base, int) or isinstance(base, bool) or base < 0:
         raise _bad(path, "base", "an address")

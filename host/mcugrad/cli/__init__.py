@@ -16,6 +16,7 @@ from mcugrad.cli.checkpoint import checkpoint
 from mcugrad.cli.doctor import doctor
 from mcugrad.cli.eval import eval_
 from mcugrad.cli.export import export
+from mcugrad.cli.flash import flash
 from mcugrad.cli.inspect import inspect
 from mcugrad.cli.ops import ops
 from mcugrad.cli.plan import plan
@@ -49,6 +50,7 @@ for _command in (
     verify,
     bench,
     export,
+    flash,
     checkpoint,
     boards,
     ports,

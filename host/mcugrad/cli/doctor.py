@@ -44,7 +44,7 @@ PROGRAMS = (
         ".robot tests",
         "comes with Renode; pip install the tests/requirements.txt of its archive",
     ),
-    Tool("pyocd", "flashing real boards", "pip install pyocd"),
+    Tool("pyocd", "flashing real boards", "pip install 'mcugrad[flash]'"),
     Tool("openocd", "flashing real boards", "apt install openocd"),
 )
 
