@@ -6,7 +6,7 @@ import signal
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -37,8 +37,9 @@ from mcugrad.cli.common import (
 from mcugrad.cli.plan import show_report
 from mcugrad.cli.progress import bar, training_bar
 from mcugrad.data import DataSet
-from mcugrad.errors import DivergedError, FitError, McugradError, UsageError
-from mcugrad.link import Caps, Loaded, Session
+from mcugrad.errors import DivergedError, FitError, LinkError, McugradError, UsageError
+from mcugrad.link import Caps, Loaded, Session, Transport
+from mcugrad.link.baud import speed_up
 from mcugrad.link.protocol import HEAD_BYTES
 from mcugrad.lower import Options
 from mcugrad.nearest import fit
@@ -48,8 +49,9 @@ from mcugrad.proof.check import Verdict, check_cold, check_settled
 from mcugrad.proof.compare import Agreement
 from mcugrad.report import PlanReport, thin_stack
 from mcugrad.training.outcome import Files, RunLog, draw, save, unchanged
+from mcugrad.training.progress import Progress, begin, earlier_evaluation, earlier_steps, read_progress, take_up, write_progress
 from mcugrad.training.recipe import SCHEDULES, Recipe
-from mcugrad.training.run import Evaluation, Regression, Step, evaluate
+from mcugrad.training.run import Evaluation, Keeping, Regression, Step, evaluate
 from mcugrad.training.run import train as train_on_board
 
 FRESH_LR, TRAINED_LR = 0.1, 0.01
@@ -71,6 +73,10 @@ class _Run:
     restore: bool
     files: Files
     log: RunLog
+    progress: Progress
+    resume: bool
+    snapshot: int
+    begin: int = 0
     steps: list[Step] = field(default_factory=list)
     before: Evaluation | Regression | None = None
     after: Evaluation | Regression | None = None
@@ -99,6 +105,9 @@ class _Run:
 @click.option("--check", type=click.IntRange(0), default=0, show_default=True, help="Samples to compare with the reference, bit for bit.")
 @click.option("--save-every", type=click.IntRange(1), help="Keep a checkpoint in the board's flash every so many samples, and at the end.")
 @click.option("--restore", is_flag=True, help="Begin with the newest checkpoint in the board's flash instead of MODEL's weights.")
+@click.option("--snapshot", type=click.IntRange(1), help="Bring STATE to the host every so many samples: --resume then loses less.")
+@click.option("--resume", is_flag=True, help="Go on with the run of the same command that was cut off, at the sample it had reached.")
+@click.option("--deadline", type=click.FloatRange(0.1), default=30.0, show_default=True, help="Seconds without an answer: then give up.")
 @click.option("--out", type=click.Path(path_type=Path), default=Path("trained.tflite"), show_default=True, help="The trained model.")
 @command
 def train(
@@ -122,12 +131,16 @@ def train(
     check: int,
     save_every: int | None,
     restore: bool,
+    snapshot: int | None,
+    resume: bool,
+    deadline: float,
     out: Path,
 ) -> dict[str, Any]:
     """Train MODEL on a board with the samples of --data, and write the trained .tflite.
 
     --restore takes the weights, sums and random numbers of the checkpoint; epochs, order and learning rate begin anew.
     Beside --out come a checkpoint (.ckpt), a run log (.jsonl) and the loss curve (.svg). Ctrl-C saves the weights so far.
+    A run that was cut off goes on with the same command and --resume, and ends with the same weights.
     """
     rate = (FRESH_LR if classes else TRAINED_LR) if lr is None else lr
     request = request_of(model, scheme, channels, classes, rounding, batch, loss, seed)
@@ -138,15 +151,27 @@ def train(
     held_out = load_data(output, eval_data, compiled) if eval_data else None
     files = Files.beside(out)
     files.prepare()
+    saved = read_progress(files.progress) if resume else None
+    if saved is None:
+        files.progress.unlink(missing_ok=True)
     output.say(f"model {model}, {len(dataset.x)} training samples")
     with open_board(board) as (opened, transport):
         compiled, r = fit(request, compiled, opened, sram)
         show_report(output, r)
         demand_fit(output, request, compiled, r)
-        with files.log.open("w", encoding="utf-8") as log_file:
-            run = _Run(output, compiled, request.options, r, recipe, dataset, held_out, check, restore, files, RunLog(log_file))
-            run.log.event("start", model=str(model), board=board, scheme=r.scheme, recipe=asdict(recipe), ram=asdict(r.ram))
-            result = _conduct(run, opened, Session(transport))
+        progress = Progress.of(compiled, dataset, recipe)
+        if saved is not None:
+            saved.require_same(progress)
+        with files.log.open("w" if saved is None else "a", encoding="utf-8") as log_file:
+            log = RunLog(log_file)
+            more = saved or progress, resume, snapshot or 0
+            run = _Run(output, compiled, request.options, r, recipe, dataset, held_out, check, restore, files, log, *more)
+            kind = "resume" if resume else "start"
+            run.log.event(kind, model=str(model), board=board, scheme=r.scheme, recipe=asdict(recipe), ram=asdict(r.ram))
+            try:
+                result = _conduct(run, opened, transport, Session(transport, deadline))
+            except LinkError as e:
+                raise _resumable(run, e) from e
             run.log.event("end", **result)
     return result
 
@@ -160,15 +185,19 @@ def _require_name(out: Path, model: Path) -> None:
         raise UsageError(f"--out {out} is the model that is trained; its checkpoint needs it unchanged", "choose another --out")
 
 
-def _conduct(run: _Run, board: Board, session: Session) -> dict[str, Any]:
+def _conduct(run: _Run, board: Board, transport: Transport, session: Session) -> dict[str, Any]:
     """The whole run on an open board."""
-    caps = session.hello()
-    _demand_slots(run, caps, session.load_plan(run.compiled.plan))
-    cold = check_cold(session, run.compiled, run.data, run.recipe, run.check) if run.check else None
-    session.reset()
-    if run.restore:
-        run.output.say(f"began with checkpoint {session.restore()} in the board's flash")
-    run.before = _evaluate(run, session, "evaluating before")
+    session.hello()
+    rate = speed_up(session, transport)
+    if rate is not None:
+        run.output.say(f"{transport.name} runs at {group_digits(rate)} baud")
+    run.figures["baud"] = rate
+    caps = session.caps
+    cold = None
+    if run.resume:
+        _resume(run, session)
+    else:
+        cold = _begin(run, session, caps)
     with _ctrl_c_noted() as pressed:
         early = _train(run, session, caps, pressed)
         state = _save(run, session, board, early)
@@ -179,10 +208,39 @@ def _conduct(run: _Run, board: Board, session: Session) -> dict[str, Any]:
     except KeyboardInterrupt:
         raise Interrupted("interrupted", _where(run)) from None
     session.bye()
+    run.files.progress.unlink(missing_ok=True)
     _show(run, board, caps)
     if run.verdict is not None:
         run.verdict.require(board.name)
     return _result(run, board)
+
+
+def _begin(run: _Run, session: Session, caps: Caps) -> Agreement | None:
+    """The plan on the board, STATE at its start. Returns what the check of cold steps has found, if one is wanted."""
+    _demand_slots(run, caps, session.load_plan(run.compiled.plan))
+    cold = check_cold(session, run.compiled, run.data, run.recipe, run.check) if run.check else None
+    session.reset()
+    if run.restore:
+        run.output.say(f"began with checkpoint {session.restore()} in the board's flash")
+    run.before = _evaluate(run, session, "evaluating before")
+    run.progress = begin(session, run.compiled, run.progress)
+    write_progress(run.files.progress, run.progress)
+    return cold
+
+
+def _resume(run: _Run, session: Session) -> None:
+    """The board and ``run`` as they were when the run was cut off, or at the last snapshot."""
+    taken = take_up(session, run.compiled, run.progress, len(run.data.x))
+    run.progress, run.begin = taken.progress, taken.position
+    write_progress(run.files.progress, run.progress)
+    run.steps = earlier_steps(run.files.log, taken.position)
+    run.before = earlier_evaluation(run.files.log)
+    lost = taken.position - len(run.steps)
+    run.log.event("resumed", position=taken.position, source=taken.source, replies_lost=lost)
+    where = "which the board still holds" if taken.source == "board" else "from the last snapshot"
+    run.output.say(f"goes on after {taken.position} samples, {where}" + (f"; the losses of {lost} never came" if lost else ""))
+    if run.check:
+        run.notes.append("--check compares whole runs only: a resumed one is not checked")
 
 
 def _demand_slots(run: _Run, caps: Caps, loaded: Loaded) -> None:
@@ -224,14 +282,21 @@ def _train(run: _Run, session: Session, caps: Caps, pressed: Callable[[], bool])
     """Train to the end, or until Ctrl-C is pressed or the loss explodes: then the error that says so. All steps done are in ``run``."""
     sent, received, start = session.bytes_sent, session.bytes_received, time.monotonic()
     with training_bar(run.output, run.recipe.epochs * len(run.data.x)) as advance:
+        for step in run.steps:
+            advance(step.loss)
 
         def on_step(step: Step) -> None:
             run.steps.append(step)
             run.log.step(step)
             advance(step.loss)
 
+        def keep(position: int) -> None:
+            run.progress = replace(run.progress, position=position, state=session.read_state())
+            write_progress(run.files.progress, run.progress)
+
         try:
-            train_on_board(session, run.data, run.recipe, on_step, pressed)
+            keeping = Keeping(run.snapshot, keep)
+            train_on_board(session, run.data, run.recipe, on_step, pressed, keeping, tuple(run.steps), run.begin)
         except DivergedError as e:
             return DivergedError(e.text, f"{e.hint}; {_where(run)}")
         finally:
@@ -241,6 +306,13 @@ def _train(run: _Run, session: Session, caps: Caps, pressed: Callable[[], bool])
             run.figures["seconds"] = time.monotonic() - start
             run.figures[caps.tick_unit.name.lower() + "_per_step"] = caps.units(sum(s.ticks for s in run.steps) // n)
     return Interrupted("interrupted", _where(run)) if pressed() else None
+
+
+def _resumable(run: _Run, e: LinkError) -> LinkError:
+    """``e`` with the way to go on, where the line and not the board is to blame."""
+    if type(e) is not LinkError or not run.files.progress.exists():
+        return e
+    return LinkError(f"{e.text}; {len(run.steps)} samples are acknowledged", f"{e.hint}, with the same command and --resume")
 
 
 @contextmanager
@@ -267,6 +339,7 @@ def _save(run: _Run, session: Session, board: Board, early: McugradError | None)
     stopped = "" if early is None else f", stopped after {len(run.steps)} steps"
     draw(run.steps, run.recipe.epochs, f"training loss of {run.compiled.model.name} on {board.name}{stopped}", run.files)
     if early is not None:
+        write_progress(run.files.progress, replace(run.progress, state_id=0))  # what is on the board may have been committed
         run.log.event("stopped", steps=len(run.steps), reason=early.text)
     return state
 

@@ -214,6 +214,11 @@ class Session:
         return all(echoes) and self._decoder.damaged == damaged
 
     @property
+    def nonce(self) -> int:
+        """Names this session."""
+        return self._nonce
+
+    @property
     def rate(self) -> int:
         """The line's rate in baud, where it has one."""
         return self._rate
@@ -229,20 +234,20 @@ class Session:
         return parse_train(self._call(Command.TRAIN, pack_train(label, lr, skip)))
 
     def train_stream(
-        self, samples: Iterable[Sample], skip: float, commits: Container[int] = (), saves: Container[int] = ()
+        self, samples: Iterable[Sample], skip: float, commits: Container[int] = (), saves: Container[int] = (), first: int = 0
     ) -> Iterator[TrainReply]:
         """Train on one sample after the other; the next ones travel while the device computes.
 
         Yields one reply per sample, in order, as they come. Closing the iterator early loses nothing: what is under way
         is trained, its replies are dropped. Where the device has room for a second sample it takes that while it computes,
-        however many frames it has. ``commits``: the samples, counted from 0, behind which a micro-batch ends.
+        however many frames it has. ``commits``: the samples, counted from ``first``, behind which a micro-batch ends.
         ``saves``: those behind which the device keeps a checkpoint (and its commit, if there is one, comes first).
         """
         self._settle()
         ahead = self._loaded is not None and self._loaded.ahead_bytes > 0
-        begun, k = False, -1
+        begun, k = False, first
         try:
-            for k, (data, label, lr) in enumerate(samples):
+            for k, (data, label, lr) in enumerate(samples, first):
                 self._post_sample(data)
                 if begun:
                     self._post_end(k - 1, commits)

@@ -52,22 +52,23 @@ def unchanged(compiled: Compiled, state: bytes) -> Unchanged:
 
 @dataclass(frozen=True, slots=True)
 class Files:
-    """Paths of a run's results: all beside the trained model, with its name."""
+    """Paths of a run's results: all beside the trained model, with its name. ``progress`` is there while a run can be resumed."""
 
     model: Path
     checkpoint: Path
     log: Path
     curve: Path
+    progress: Path
 
     @classmethod
     def beside(cls, out: Path) -> Files:
-        return cls(out, out.with_suffix(".ckpt"), out.with_suffix(".jsonl"), out.with_suffix(".svg"))
+        return cls(out, out.with_suffix(".ckpt"), *(out.with_suffix(s) for s in (".jsonl", ".svg", ".progress")))
 
     def as_dict(self) -> dict[str, str]:
-        return {name: str(path) for name, path in asdict(self).items()}
+        return {name: str(path) for name, path in asdict(self).items() if name != "progress"}
 
     def prepare(self) -> None:
-        """Make the folder, and see that all four can be written: an hour of training later is too late. Raises UsageError."""
+        """Make the folder, and see that all can be written: an hour of training later is too late. Raises UsageError."""
         folder = self.model.parent
         try:
             folder.mkdir(parents=True, exist_ok=True)
@@ -75,7 +76,7 @@ class Files:
                 pass
         except OSError as e:
             raise UsageError(f"--out {self.model}: cannot write into {folder}: {e.strerror}", "choose another folder") from None
-        for path in (self.model, self.checkpoint, self.log, self.curve):
+        for path in (self.model, self.checkpoint, self.log, self.curve, self.progress):
             if path.is_dir():
                 raise UsageError(f"--out {self.model}: {path} is a folder", "choose another name")
 

@@ -41,6 +41,14 @@ class Step:
 
 
 @dataclass(frozen=True, slots=True)
+class Keeping:
+    """``keep(n)`` brings STATE home, which then holds the first n samples: after every ``every`` of them (0: not on the way)."""
+
+    every: int
+    keep: Callable[[int], None]
+
+
+@dataclass(frozen=True, slots=True)
 class Evaluation:
     """``confusion[label, predicted]`` counts samples; ``ticks`` per sample."""
 
@@ -64,12 +72,22 @@ class Regression:
 
 
 def train(
-    session: Session, data: DataSet, recipe: Recipe, on_step: Callable[[Step], None], stopped: Callable[[], bool] = lambda: False
+    session: Session,
+    data: DataSet,
+    recipe: Recipe,
+    on_step: Callable[[Step], None],
+    stopped: Callable[[], bool] = lambda: False,
+    keeping: Keeping | None = None,
+    earlier: Sequence[Step] = (),
+    begin: int = 0,
 ) -> list[Step]:
     """Train on every sample of every epoch, in the recipe's order; ``on_step`` sees each step as it is done.
 
     Where the recipe says so, the board keeps a checkpoint every so many samples and one of the end.
     A micro-batch ends after ``recipe.batch`` samples, with an epoch, and where training ends early: what it has summed up is committed.
+
+    A run that is taken up again has ``begin`` samples in STATE; ``earlier`` are its steps so far, as far as they are known.
+    ``keeping`` is called as it says, and where training ends early, before what a micro-batch has summed up is committed.
 
     Ends early when ``stopped`` says so, and with DivergedError when the loss explodes. No sample is sent from then on, but those on their
     way are trained and seen: STATE is always that of the last step that ``on_step`` saw.
@@ -77,19 +95,32 @@ def train(
     order = list(recipe.order(len(data.x)))
     rates = [recipe.learning_rate(k, len(order)) for k in range(len(order))]
     guard = _DivergenceGuard(0 if data.y is None else int(data.y.max()) + 1)
-    jobs = ((sample_of(data, i), label_of(data, i), rates[k]) for k, i in enumerate(order))
+    for step in earlier:
+        guard.see(step.loss)
+    jobs = ((sample_of(data, order[k]), label_of(data, order[k]), rates[k]) for k in range(begin, len(order)))
     wanted = itertools.takewhile(lambda _: guard.error is None and not stopped(), jobs)
     done: list[Step] = []
     commits, saves = recipe.commits(len(data.x)), recipe.saves(len(data.x))
-    for k, reply in enumerate(session.train_stream(wanted, recipe.skip, commits, saves)):
-        done.append(_step(k, order, rates, data, reply))
-        on_step(done[-1])
-        guard.see(reply.loss)
-    if commits and done and len(done) - 1 not in commits:
+    every = keeping.every if keeping is not None else 0
+    position = begin
+    while True:
+        part = itertools.islice(wanted, every or None)
+        for reply in session.train_stream(part, recipe.skip, commits, saves, position):
+            done.append(_step(position, order, rates, data, reply))
+            on_step(done[-1])
+            guard.see(reply.loss)
+            position += 1
+        if not every or (position - begin) % every or position == len(order) or guard.error is not None or stopped():
+            break
+        assert keeping is not None
+        keeping.keep(position)
+    if keeping is not None and position < len(order):
+        keeping.keep(position)
+    if position and commits and position - 1 not in commits:
         session.commit()
     if guard.error is not None:
         raise guard.error
-    if recipe.save_every and done and len(done) - 1 not in saves:
+    if recipe.save_every and position and position - 1 not in saves:
         session.save()
     return done
 
