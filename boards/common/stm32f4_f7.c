@@ -72,7 +72,7 @@ static int finish(void) {
 static void unlock(uint32_t what) {
   FLASH_KEYR = 0x45670123;
   FLASH_KEYR = 0xCDEF89AB;
-  FLASH_SR = SR_ERRORS;
+  FLASH_SR &= SR_ERRORS; // a 1 clears; Renode's STM32F746 would keep it
   FLASH_CR = what | CR_BY_WORDS;
 }
 
