@@ -23,20 +23,41 @@ _PACKAGES = {
     "arm-none-eabi-gcc": "gcc-arm-none-eabi libnewlib-arm-none-eabi",
     "arm-none-eabi-size": "binutils-arm-none-eabi",
     "arm-none-eabi-objcopy": "binutils-arm-none-eabi",
+    "arm-none-eabi-objdump": "binutils-arm-none-eabi",
     "size": "binutils",
 }
 """Tool -> Debian packages."""
 
 _TOP_SYMBOLS = 5
 
+PLAN_SYMBOL = "mcugrad_plan"
+"""The array of plan.h."""
+
+
+@dataclass(frozen=True, slots=True)
+class RegionUse:
+    """Bytes of one memory region of the link script: what the image puts there, the stack that it reserves included, of what it has."""
+
+    name: str
+    used_bytes: int
+    total_bytes: int
+
+    @property
+    def percent(self) -> float:
+        return round(100 * self.used_bytes / self.total_bytes, 1)
+
 
 @dataclass(frozen=True, slots=True)
 class Firmware:
-    """A built image. ``flash_bytes`` is code, constants and initial values; ``static_ram_bytes`` is .data and .bss."""
+    """A built image. ``flash_bytes`` is code, constants and initial values; ``static_ram_bytes`` is .data and .bss.
+
+    ``regions``: as the link script names them; none for a native process.
+    """
 
     elf: Path
     flash_bytes: int
     static_ram_bytes: int
+    regions: tuple[RegionUse, ...] = ()
 
 
 def build(board: str, app: str, native: bool) -> Firmware:
@@ -53,7 +74,7 @@ def build(board: str, app: str, native: bool) -> Firmware:
         _run(["cmake", "--build", str(folder), "--target", app], board)
     elf = folder / (app if native else f"{app}.elf")
     flash, ram = _sizes(size, elf, reserved=_reserved(elf))
-    return Firmware(elf, flash, ram)
+    return Firmware(elf, flash, ram, () if native else _regions(elf))
 
 
 def image_bytes(firmware: Firmware) -> bytes:
@@ -114,23 +135,43 @@ def build_error(output: str, board: str) -> McugradError:
     overflows = re.findall(r"region [`'\"]?(\w+)'? overflowed by (\d+) bytes", output)
     if overflows:
         regions = ", ".join(f"{region} overflows by {int(n):,} bytes" for region, n in dict(overflows).items())
-        return FitError(
-            f"the firmware does not fit {board}: {regions}", f"largest symbols: {_largest(output) or 'unknown'}; build fewer kernels"
-        )
+        return FitError(f"the firmware does not fit {board}: {regions}", _what_is_large(output))
     lines = [line.strip() for line in output.splitlines() if re.search(r"\berror:|undefined reference|CMake Error", line)]
     first = lines[0] if lines else (output.strip().splitlines() or ["no output"])[-1]
     return McugradError(f"building the firmware for {board} failed: {first}", "build by hand to see all: cmake --build build/" + board)
 
 
-def _largest(output: str) -> str:
-    """The largest symbols in the map that the failed link has left, if its path stands in the output."""
+def _what_is_large(output: str) -> str:
+    """The plan, where one is linked in, and the largest symbols, by the map that the failed link has left; what to do about them."""
     found = re.search(r"-Map=(\S+\.map)", output)
     path = Path(found[1]) if found else None
     if path is None or not path.exists():
-        return ""
+        return "build fewer kernels"
     sizes = re.findall(r"^ \.(?:text|rodata|bss|data)\.(\S+)\s+0x[0-9a-f]+\s+0x([0-9a-f]+)", path.read_text(errors="replace"), re.M)
-    top = sorted(((int(n, 16), name) for name, n in sizes), reverse=True)[:_TOP_SYMBOLS]
-    return ", ".join(f"{name} {n:,}" for n, name in top)
+    symbols = sorted(((int(n, 16), name) for name, n in sizes), reverse=True)
+    plan = sum(n for n, name in symbols if name == PLAN_SYMBOL)
+    top = ", ".join(f"{name} {n:,}" for n, name in symbols[:_TOP_SYMBOLS])
+    if plan:
+        return f"the plan has {plan:,} bytes; largest symbols: {top}; pick a smaller model or scheme, or another board"
+    return f"largest symbols: {top}; build fewer kernels"
+
+
+def _regions(elf: Path) -> tuple[RegionUse, ...]:
+    """What fills each region: its limits from the linker's map, the sections from the image; .data takes flash and RAM."""
+    memory = elf.with_suffix(".map").read_text(errors="replace").partition("Linker script and memory map")[0]
+    limits = re.findall(r"^(\w+)\s+0x([0-9a-f]+)\s+0x([0-9a-f]+)\s+\w+$", memory, re.M)
+    listing = subprocess.run(["arm-none-eabi-objdump", "-h", str(elf)], capture_output=True, text=True, check=True).stdout
+    section = re.compile(r"^\s*\d+ \S+\s+([0-9a-f]{8})\s+([0-9a-f]{8})\s+([0-9a-f]{8}) .*\n\s+(.*ALLOC.*)$", re.M)
+    pieces: list[tuple[int, int]] = []
+    for size, run_at, load_at, flags in section.findall(listing):
+        places = {int(run_at, 16), int(load_at, 16)} if re.search(r"\bLOAD\b", flags) else {int(run_at, 16)}
+        pieces += [(place, int(size, 16)) for place in places]
+    found = []
+    for name, origin, length in limits:
+        first, total = int(origin, 16), int(length, 16)
+        used = sum(size for place, size in pieces if first <= place < first + total)
+        found.append(RegionUse(name, used, total))
+    return tuple(found)
 
 
 def _reserved(elf: Path) -> int:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import shutil
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import click
 
 from mcugrad.board import find_board
+from mcugrad.board.build import RegionUse
 from mcugrad.cli.common import (
     Output,
     batch_option,
@@ -61,6 +63,7 @@ def build(
     elf = out / image.elf.name
     shutil.copyfile(image.elf, elf)
     output.say(f"{elf}: flash {group_digits(image.flash_bytes)} bytes, static RAM {group_digits(image.static_ram_bytes)} bytes")
+    regions = [*image.regions]
     files = {"firmware": str(elf)}
     if model is not None:
         request = request_of(model, scheme, channels, classes, rounding, batch, loss)
@@ -70,4 +73,8 @@ def build(
         write_atomic(out / "plan.h", c_array(compiled.plan).encode())
         files |= {"plan": str(out / "plan.bin"), "header": str(out / "plan.h")}
         output.say(f"{out / 'plan.bin'}, {out / 'plan.h'}: {group_digits(len(compiled.plan))} bytes")
-    return {"board": board, "files": files, "flash_bytes": image.flash_bytes, "static_ram_bytes": image.static_ram_bytes}
+        regions.append(RegionUse("SLOT", len(compiled.plan), target.slot_bytes))
+    for r in regions:
+        output.say(f"{r.name}: {group_digits(r.used_bytes)} of {group_digits(r.total_bytes)} bytes, {r.percent} %")
+    sizes = {"flash_bytes": image.flash_bytes, "static_ram_bytes": image.static_ram_bytes}
+    return {"board": board, "files": files, **sizes, "regions": [asdict(r) | {"percent": r.percent} for r in regions]}
