@@ -74,7 +74,7 @@ def build(
         files |= {"plan": str(out / "plan.bin"), "header": str(out / "plan.h")}
         output.say(f"{out / 'plan.bin'}, {out / 'plan.h'}: {group_digits(len(compiled.plan))} bytes")
         regions.append(RegionUse("SLOT", len(compiled.plan), target.slot_bytes))
-    for r in regions:
-        output.say(f"{r.name}: {group_digits(r.used_bytes)} of {group_digits(r.total_bytes)} bytes, {r.percent} %")
+    for use in regions:
+        output.say(f"{use.name}: {group_digits(use.used_bytes)} of {group_digits(use.total_bytes)} bytes, {use.percent} %")
     sizes = {"flash_bytes": image.flash_bytes, "static_ram_bytes": image.static_ram_bytes}
-    return {"board": board, "files": files, **sizes, "regions": [asdict(r) | {"percent": r.percent} for r in regions]}
+    return {"board": board, "files": files, **sizes, "regions": [asdict(use) | {"percent": use.percent} for use in regions]}
