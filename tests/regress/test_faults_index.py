@@ -1,4 +1,4 @@
-"""Where each fault of sections A and B of the project's list is tested. The list names what users of other systems ran into."""
+"""Where each fault of sections A, B and F of the project's list is tested. The list names what users of other systems ran into."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import pytest
 from mcugrad.paths import root
 
 A = (1, 3, 4, 5, 6, 7, 8, 10, 12, 14, 15, 17, 18, 19, 21, 22, 24)
+F = (100, 102, 104)
 B = (25, 26, 27, 28, 30, 31, 32, 34, 35, 37, 39, 40, 41, 43, 44, 45, 48, 49, 50)
 
 INDEX: Mapping[str, Sequence[str]] = {
@@ -179,13 +180,31 @@ INDEX: Mapping[str, Sequence[str]] = {
         "regress/test_faults_b.py::test_b50_every_kind_of_op",
         "unit/test_planner.py::test_every_read_sees_what_was_written",
     ),
+    "F100 power cuts": (
+        "kernels/test_checkpoint.py::test_a_power_cut_at_every_operation",
+        "kernels/test_checkpoint.py::test_two_and_three_power_cuts",
+        "kernels/test_checkpoint.py::test_every_combination_of_power_cuts",
+        "e2e/test_checkpoints.py::test_a_process_that_is_killed_while_it_saves",
+    ),
+    "F102 all that the next step needs is in the checkpoint": (
+        "e2e/test_checkpoints.py::test_ten_steps_save_reset_load_and_ten_are_twenty",
+        "e2e/test_checkpoints.py::test_without_this_part_training_would_go_another_way",
+    ),
+    "F104 parts of two builds": (
+        "regress/test_faults_f.py::test_f104_a_firmware_of_another_build_is_named",
+        "regress/test_faults_f.py::test_f104_a_plan_of_another_build_is_named",
+        "regress/test_faults_f.py::test_f104_three_builds",
+        "regress/test_faults_f.py::test_f104_the_device_refuses_too",
+        "regress/test_faults_f.py::test_f104_a_checkpoint_file_of_another_model_or_plan_is_named",
+        "e2e/test_checkpoints.py::test_the_command_line_refuses",
+    ),
 }
 """Entry -> tests, as files under tests/."""
 
 
 def test_every_entry_is_listed_once() -> None:
     numbers = [entry.split()[0] for entry in INDEX]
-    assert numbers == [f"A{n}" for n in A] + [f"B{n}" for n in B]
+    assert numbers == [f"A{n}" for n in A] + [f"B{n}" for n in B] + [f"F{n}" for n in F]
     assert all(INDEX.values())
 
 

@@ -21,6 +21,7 @@ import numpy.typing as npt
 
 from mcugrad.errors import DataError, DeviceError, FitError, LinkError, PlanError
 from mcugrad.link import frame as fr
+from mcugrad.link.one_build import require_one_build
 from mcugrad.link.protocol import (
     DATA_ALIGN,
     ERR,
@@ -159,8 +160,10 @@ class Session:
     def load_plan(self, plan: bytes) -> Loaded:
         """Write a plan into the board's slot and make it the current one, STATE at its start.
 
-        Raises FitError where it is larger than the slot or the pool, DeviceError (exit 6) where the device refuses it.
+        Raises FitError where it is larger than the slot or the pool, PlanError where it and the firmware are of different builds,
+        DeviceError (exit 6) where the device refuses it.
         """
+        require_one_build(self.caps, plan)
         if len(plan) > self.caps.slot_bytes:
             raise FitError(
                 f"the plan has {len(plan):,} bytes, the plan slot of {self.caps.board} has {self.caps.slot_bytes:,}",
