@@ -53,13 +53,9 @@ def load(path: str | Path, graph: Graph) -> DataSet:
     path = Path(path)
     arrays = read_arrays(path)
     try:
-        x = _array(arrays, "x")
-        y = _array(arrays, "y")
-        samples, notes = _samples(x, _only_input(graph))
-        labels = read_labels(y, len(samples))
+        return labelled(_array(arrays, "x"), _array(arrays, "y"), graph)
     except DataError as error:
         raise DataError(f"{path.name}: {error.text}", error.hint) from None
-    return DataSet(samples, labels, notes)
 
 
 def load_regression(path: str | Path, graph: Graph) -> DataSet:
@@ -67,11 +63,21 @@ def load_regression(path: str | Path, graph: Graph) -> DataSet:
     path = Path(path)
     arrays = read_arrays(path)
     try:
-        x = _array(arrays, "x")
-        samples, notes = _samples(x, _only_input(graph))
-        target, more = _targets(arrays["y"], len(samples), output_of(graph)) if "y" in arrays else _itself(x, graph)
+        return regression(_array(arrays, "x"), arrays.get("y"), graph)
     except DataError as error:
         raise DataError(f"{path.name}: {error.text}", error.hint) from None
+
+
+def labelled(x: npt.NDArray[np.generic], y: npt.NDArray[np.generic], graph: Graph) -> DataSet:
+    """x (N, …) and class numbers y (N,) for a model with one input. Raises DataError."""
+    samples, notes = _samples(x, _only_input(graph))
+    return DataSet(samples, read_labels(y, len(samples)), notes)
+
+
+def regression(x: npt.NDArray[np.generic], y: npt.NDArray[np.generic] | None, graph: Graph) -> DataSet:
+    """x (N, …) and the wanted output of each sample, or None: x itself. Raises DataError."""
+    samples, notes = _samples(x, _only_input(graph))
+    target, more = _targets(y, len(samples), output_of(graph)) if y is not None else _itself(x, graph)
     return DataSet(samples, None, notes + more, target)
 
 

@@ -13,9 +13,8 @@ import pytest
 
 from helpers.cli import mcugrad
 from helpers.motions import CLASSES, write_motions
-from mcugrad.paths import root
+from helpers.watch import MODEL
 
-MODEL = root() / "examples" / "watch" / "watch_base.tflite"
 SCHEME = "head,bias:4,weights:conv_4"
 QEMU = "qemu-mps2-an386"
 EPOCHS, LR, SEED = 2, 0.02, 5

@@ -13,10 +13,9 @@ from pathlib import Path
 
 import pytest
 
-from e2e.conftest import MODEL
-from e2e.test_boards_agree import SKIP, learned
 from helpers.cli import mcugrad
 from helpers.motions import CLASSES, write_motions
+from helpers.watch import MODEL, SKIP, learned
 from mcugrad.board import find_board, open_board, renode
 from mcugrad.errors import UnavailableError
 from mcugrad.link import Session

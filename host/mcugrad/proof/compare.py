@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
 
 from mcugrad.data import DataSet
 from mcugrad.errors import VerifyError
-from mcugrad.link import Session
+from mcugrad.link import Session, TrainReply
 from mcugrad.link.protocol import Region as Readable
 from mcugrad.lower.program import Value
 from mcugrad.memory import Layout
@@ -41,6 +41,19 @@ class Agreement:
     difference: Difference | None
 
 
+@dataclass(frozen=True, slots=True)
+class Look:
+    """What a board has left of a run: the CRC-32 of every step's outputs (none where it keeps no trace), and STATE.
+
+    ``outputs`` of the steps were compared with the reference's. ``difference`` is None where all of them and STATE were equal.
+    """
+
+    trace: tuple[int, ...]
+    state: bytes
+    outputs: int
+    difference: Difference | None
+
+
 def compare(
     session: Session, compiled: Compiled, state: bytes, data: DataSet, order: Sequence[int], lr: float, skip: float, batch: int = 1
 ) -> Agreement:
@@ -57,35 +70,47 @@ def compare(
     outputs = 0
     try:
         for k, i in enumerate(order):
-            label, target = label_of(data, i), None if data.target is None else data.target[i]
-            reference = machine.train(data.x[i], label, lr, skip, target)
-            session.sample(sample_of(data, i))
-            reply = session.train(label, lr, skip)
-            found, compared = _compare_run(session, compiled, machine, _trained_steps(compiled, reference.skipped), k)
-            outputs += compared
-            if not found and np.float32(reply.loss) != np.float32(reference.loss):
-                found = Difference(k, "loss", repr(reply.loss), repr(reference.loss))
-            if not found and batch > 1 and ((k + 1) % batch == 0 or k + 1 == len(order)):
+            _, look = train_both(session, compiled, machine, data, i, lr, skip, k)
+            outputs += look.outputs
+            if look.difference is None and batch > 1 and ((k + 1) % batch == 0 or k + 1 == len(order)):
                 machine.commit()
                 session.commit()
-                found, compared = _compare_run(session, compiled, machine, _committed_steps(compiled), k)
-                outputs += compared
-            if found:
-                return Agreement(k + 1, outputs, found)
+                look = _look(session, compiled, machine, _committed_steps(compiled), k)
+                outputs += look.outputs
+            if look.difference:
+                return Agreement(k + 1, outputs, look.difference)
     finally:
         session.trace_off()
     return Agreement(len(order), outputs, None)
 
 
-def _compare_run(
-    session: Session, compiled: Compiled, machine: Machine, executed: Sequence[int], sample: int
-) -> tuple[Difference | None, int]:
-    """What both have left of running the same steps: the first difference, and how many step outputs were compared."""
-    board = np.frombuffer(session.read(Readable.TRACE, 0, 4 * len(compiled.program.steps)), "<u4")
-    trace = dict(zip(executed, machine.trace, strict=True))
-    whole = whole_outputs(compiled, executed)
-    found = _first_step(compiled, sample, board, trace, whole)
-    return found or _first_state(compiled, sample, session.read_state(), machine.state), len(whole)
+def train_both(
+    session: Session, compiled: Compiled, machine: Machine, data: DataSet, i: int, lr: float, skip: float, k: int
+) -> tuple[TrainReply, Look]:
+    """One training step on sample ``i`` of ``data``, on the board and in the reference, as the ``k``-th of both.
+
+    With ``machine.tracing`` the board must be tracing too; without it only loss and STATE are compared.
+    """
+    label, target = label_of(data, i), None if data.target is None else data.target[i]
+    reference = machine.train(data.x[i], label, lr, skip, target)
+    session.sample(sample_of(data, i))
+    reply = session.train(label, lr, skip)
+    look = _look(session, compiled, machine, _trained_steps(compiled, reference.skipped), k)
+    if look.difference is None and np.float32(reply.loss) != np.float32(reference.loss):
+        look = replace(look, difference=Difference(k, "loss", repr(reply.loss), repr(reference.loss)))
+    return reply, look
+
+
+def _look(session: Session, compiled: Compiled, machine: Machine, executed: Sequence[int], sample: int) -> Look:
+    """What both have left of running the same steps."""
+    found, trace, whole = None, (), []
+    if machine.tracing:
+        board = np.frombuffer(session.read(Readable.TRACE, 0, 4 * len(compiled.program.steps)), "<u4")
+        whole = whole_outputs(compiled, executed)
+        found = _first_step(compiled, sample, board, dict(zip(executed, machine.trace, strict=True)), whole)
+        trace = tuple(board.tolist())
+    state = session.read_state()
+    return Look(trace, state, len(whole), found or _first_state(compiled, sample, state, machine.state))
 
 
 def _trained_steps(compiled: Compiled, skipped: bool) -> list[int]:
