@@ -11,8 +11,8 @@
 
 #include "plan.h"
 
-#ifdef __FAST_MATH__
-#error "build without -ffast-math: results must be the same bits on every core"
+#if defined __FAST_MATH__ || defined __ASSOCIATIVE_MATH__ || defined __RECIPROCAL_MATH__ || __FINITE_MATH_ONLY__
+#error "build without -ffast-math and its parts: results must be the same bits on every core"
 #endif
 #if FLT_EVAL_METHOD != 0
 #error "float expressions must be evaluated in float"
