@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import subprocess
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
 from helpers.c_frames import CFrames
+from helpers.modelled_board import build_modelled_board
 from mcugrad.board import Firmware, find_board, open_board
 from mcugrad.link import Session, Transport
 from mcugrad.paths import firmware_dir
@@ -40,3 +42,9 @@ def session(line: Transport) -> Session:
     out = Session(line, deadline_s=5.0, retry_s=0.1)
     out.hello()
     return out
+
+
+@pytest.fixture(scope="session")
+def modelled_library(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """What a ``ModelledBoard`` is made of."""
+    return build_modelled_board(tmp_path_factory.mktemp("modelled"))

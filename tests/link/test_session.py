@@ -377,7 +377,7 @@ def test_ctrl_c_in_the_middle_of_a_frame_keeps_the_weights_readable(line: Transp
     session = Session(interrupted, deadline_s=5.0, retry_s=0.05)
     session.hello()
     session.load_plan(plan)
-    interrupted.after = 41
+    interrupted.after = 62
     with pytest.raises(KeyboardInterrupt):
         list(session.train_stream(data, SKIP))
     state = session.read_state()
