@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from mcugrad.errors import McugradError, UnavailableError
+from mcugrad.errors import McugradError, UnavailableError, UsageError
 
 if TYPE_CHECKING:
     from mcugrad.hil.board_map import Place
@@ -78,8 +78,12 @@ def _chosen(config: pytest.Config) -> tuple[Place, ...]:
 
     known = read_map(file) if file else {}
     places = [known[w] if w in known else place_of(w) for w in dict.fromkeys(words)] if words else list(known.values())
-    flash = config.getoption("mcugrad_flash")
-    return tuple(replace(p, flash=True) if flash and p.port and p.board else p for p in places)
+    if not config.getoption("mcugrad_flash"):
+        return tuple(places)
+    unknown = next((p for p in places if p.port and not p.board), None)
+    if unknown:
+        raise UsageError(f"--mcugrad-flash: which board is at {unknown.name} is not known", "give --mcugrad-map FILE.yaml")
+    return tuple(replace(p, flash=bool(p.port)) for p in places)
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:

@@ -4,7 +4,8 @@
       - name: desk                    # what --mcugrad-board and the reports say
         board: nucleo-f446re          # a folder of boards/
         port: /dev/serial/by-id/usb-STMicroelectronics_STM32_STLink_066BFF-if02
-        baud: 115200                  # left out: that of the board's board.toml
+        baud: 115200                  # left out: as fast as both ends can
+        reset: false                  # DTR and RTS are left alone, which reset many boards; left out: true
         probe: 066BFF303435554157     # left out: the only probe that there is
         flash: true                   # write the trainer firmware before the first test
         power: uhubctl -l 1-1 -p 2 -a cycle    # run when the board no longer answers
@@ -24,22 +25,25 @@ from pathlib import Path
 from typing import Any
 
 from mcugrad.board import Board, Kind, find_board
+from mcugrad.board.open import parse_line
 from mcugrad.errors import UsageError
-from mcugrad.link.transport import DEFAULT_BAUD
+from mcugrad.link.transport import DEFAULT_BAUD, Lines
 
-_HARDWARE_KEYS = ("port", "baud", "probe", "flash", "power")
+_HARDWARE_KEYS = ("port", "baud", "reset", "probe", "flash", "power")
 _KEYS = ("name", "board", *_HARDWARE_KEYS)
 
 
 @dataclass(frozen=True, slots=True)
 class Place:
     """One board on the bench. ``board``: its folder of boards/, empty where the port alone is known. ``port`` is empty for a board that
-    runs on this machine. ``power``: the command, as words, that takes its power away and gives it back."""
+    runs on this machine. ``baud`` None: as fast as both ends can. ``power``: the command, as words, that takes its power away and gives
+    it back."""
 
     name: str
     board: str
     port: str = ""
-    baud: int = DEFAULT_BAUD
+    baud: int | None = None
+    lines: Lines = Lines.RAISE
     probe: str = ""
     flash: bool = False
     power: tuple[str, ...] = ()
@@ -47,18 +51,16 @@ class Place:
     @property
     def spec(self) -> str:
         """What open_board takes."""
-        return f"serial:{self.port}:{self.baud}" if self.port else self.board
+        baud = "" if self.baud is None else f":{self.baud}"
+        lines = ":no-reset" if self.lines is Lines.LEAVE else ""
+        return f"serial:{self.port}{baud}{lines}" if self.port else self.board
 
 
 def place_of(word: str) -> Place:
-    """The place that --mcugrad-board names without a map: a board that runs on this machine, or serial:PORT[:BAUD]. Raises UsageError."""
+    """The place that --mcugrad-board names without a map: a board that runs on this machine, or a line as in parse_line. UsageError."""
     if word.startswith("serial:"):
-        port, _, last = word.removeprefix("serial:").rpartition(":")
-        if port and last.isdigit() and int(last) > 0:
-            return Place(word, "", port, int(last))
-        if not word.removeprefix("serial:"):
-            raise UsageError(f"{word!r} names no serial port", "write serial:PORT or serial:PORT:BAUD")
-        return Place(word, "", word.removeprefix("serial:"))
+        line = parse_line(word)
+        return Place(word, "", line.port, line.baud, line.lines)
     if find_board(word).kind is Kind.HARDWARE:
         raise UsageError(f"{word} is hardware, and no map says where", "give --mcugrad-map FILE.yaml, or --mcugrad-board serial:PORT")
     return Place(word, word)
@@ -113,12 +115,12 @@ class _Entry:
         if board.kind is not Kind.HARDWARE:
             self._require_no_hardware_keys(board)
             return Place(name, board.name)
-        flash = self._flag("flash")
+        flash = self._flag("flash", absent=False)
         if flash and board.flasher is None:
             raise self._wrong("flash", f"false: nothing is known of flashing {board.name}")
-        baud = self._positive("baud") if "baud" in self._raw else board.uart.baud if board.uart else DEFAULT_BAUD
         probe = self._text("probe") if "probe" in self._raw else ""
-        return Place(name, board.name, self._text("port"), baud, probe, flash, self._power())
+        baud, lines = self._baud(board), Lines.RAISE if self._flag("reset", absent=True) else Lines.LEAVE
+        return Place(name, board.name, self._text("port"), baud, lines, probe, flash, self._power())
 
     def _board(self) -> Board:
         try:
@@ -147,21 +149,26 @@ class _Entry:
             raise UsageError(f"{self._where}: {key} is {value!r}, which is read as a number", f'put it into quotes: {key}: "…"')
         raise self._wrong(key, "a text")
 
-    def _positive(self, key: str) -> int:
-        value = self._raw[key]
+    def _baud(self, board: Board) -> int | None:
+        if "baud" not in self._raw:
+            return board.uart.baud if board.uart and board.uart.baud != DEFAULT_BAUD else None
+        value = self._raw["baud"]
         if isinstance(value, int) and not isinstance(value, bool) and value > 0:
             return value
-        raise self._wrong(key, "an integer above 0")
+        raise self._wrong("baud", "an integer above 0")
 
-    def _flag(self, key: str) -> bool:
-        value = self._raw.get(key, False)
+    def _flag(self, key: str, *, absent: bool) -> bool:
+        value = self._raw.get(key, absent)
         if isinstance(value, bool):
             return value
         raise self._wrong(key, "true or false")
 
     def _power(self) -> tuple[str, ...]:
         value = self._raw.get("power", [])
-        words = shlex.split(value) if isinstance(value, str) else value
+        try:
+            words = shlex.split(value) if isinstance(value, str) else value
+        except ValueError as e:
+            raise UsageError(f"{self._where}: power {value!r} is no command: {e}", "correct the map") from None
         if isinstance(words, list) and all(isinstance(w, str) for w in words) and bool(words) == ("power" in self._raw):
             return tuple(words)
         raise self._wrong("power", "a command, as one text or as a list of words")
