@@ -152,6 +152,10 @@ def test_nothing_is_left_where_we_are_killed(fake_renode: FakeRenode) -> None:
     assert ends(group)
 
 
-def test_an_emulator_counts_no_cycles() -> None:
-    board = find_board(BOARD)
-    assert board.unit(TickUnit.CYCLES) is board.unit(TickUnit.INSTRUCTIONS) is TickUnit.INSTRUCTIONS
+def test_an_emulator_counts_no_cycles(fake_renode: FakeRenode, monkeypatch: pytest.MonkeyPatch) -> None:
+    board = find_board("renode-stm32f4")
+    assert board.tick_unit is board.unit(TickUnit.CYCLES) is board.unit(TickUnit.INSTRUCTIONS) is TickUnit.INSTRUCTIONS
+    hello = Session.hello
+    monkeypatch.setattr(Session, "hello", lambda session: replace(hello(session), tick_unit=TickUnit.CYCLES))
+    measured = mcugrad("bench", MODEL, "--board", BOARD, "--json").result
+    assert (measured["unit"], measured["timing"]) == ("instructions", "emulated")

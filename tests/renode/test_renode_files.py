@@ -214,6 +214,7 @@ def test_the_robot_suites_are_well_formed(tmp_path: Path) -> None:
 
 
 @pytest.mark.qemu
+@pytest.mark.slow
 def test_the_robot_suite_trains(fake_renode: FakeRenode) -> None:
     assert robot(fake_renode.folder, "--variable", f"PYTHON:{sys.executable}", "--test", "MPS2 AN386 Trains") == ""
     assert fake_renode.started()["arguments"], "a session was run"

@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 
 from mcugrad.board.build import Firmware, build
 from mcugrad.errors import McugradError, UsageError
-from mcugrad.link.protocol import TickUnit
+from mcugrad.link.protocol import Caps, TickUnit
 from mcugrad.paths import boards_dir
 
 
@@ -98,6 +98,10 @@ class Board:
     def unit(self, reported: TickUnit) -> TickUnit:
         """What the firmware's ticks are here: where it counts cycles, an emulator counts instructions."""
         return TickUnit.INSTRUCTIONS if self.emulated and reported is TickUnit.CYCLES else reported
+
+    def heard(self, caps: Caps) -> Caps:
+        """What the firmware says of itself, its ticks named as what they are here."""
+        return replace(caps, tick_unit=self.unit(caps.tick_unit))
 
 
 STORE_ALIGN = 32

@@ -68,7 +68,7 @@ def bench(
     compiled = compile_model(model, scheme, classes, Options(ws=weight_bytes(rounding), batch=batch), loss_of(loss), Channels(channels))
     with open_board(board) as (opened, transport):
         session = Session(transport)
-        caps = session.hello()
+        caps = opened.heard(session.hello())
         session.load_plan(compiled.plan)
         session.profile_on()
         _train_once(session, compiled)

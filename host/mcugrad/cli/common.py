@@ -103,16 +103,14 @@ def command(function: F) -> F:
 
 
 model_argument = click.argument("model", type=click.Path(path_type=Path))
-board_option = click.option("--board", default=DEFAULT_BOARD, show_default=True, help="host, qemu-…, or serial:PORT[:BAUD].")
+board_option = click.option("--board", default=DEFAULT_BOARD, show_default=True, help="host, qemu-…, renode-…, or serial:PORT[:BAUD].")
 
 
 def line_options(function: F) -> F:
     """--board of a command that talks to it, --port and --no-reset: ``board`` is all of them as one name for ``open_board``."""
 
     @board_option
-    @click.option(
-        "--port", help="A serial port, tcp://HOST:PORT, or auto: the one whose board answers. Stands for --board serial:PORT."
-    )
+    @click.option("--port", help="A serial port, tcp://HOST:PORT, or auto: the one whose board answers. Stands for --board serial:PORT.")
     @click.option("--no-reset", is_flag=True, help="Leave DTR and RTS of the serial port alone: on many boards they are wired to reset.")
     @functools.wraps(function)
     def wrapper(board: str, port: str | None, no_reset: bool, **arguments: Any) -> None:

@@ -27,9 +27,9 @@ def eval_(output: Output, model: Path, data: Path, checkpoint: Path | None, boar
     """Run MODEL on a board over a data set and show its accuracy."""
     compiled, state = compile_for(model, checkpoint) if checkpoint else (compile_model(model, None), None)
     dataset = load_data(output, data, compiled, regression=loss == "mse")
-    with open_board(board) as (_, transport):
+    with open_board(board) as (opened, transport):
         session = Session(transport)
-        caps = session.hello()
+        caps = opened.heard(session.hello())
         session.load_plan(compiled.plan)
         if state is not None:
             session.write_state(state)

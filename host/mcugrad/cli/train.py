@@ -192,7 +192,7 @@ def _conduct(run: _Run, board: Board, transport: Transport, session: Session) ->
     if rate is not None:
         run.output.say(f"{transport.name} runs at {group_digits(rate)} baud")
     run.figures["baud"] = rate
-    caps = session.caps
+    caps = board.heard(session.caps)
     cold = None
     if run.resume:
         _resume(run, session)
