@@ -3,6 +3,9 @@
 
 #include "mcugrad_port.h"
 #include "plan.h"
+#ifdef MG_PLAN_KEY
+#include "signed.h"
+#endif
 #include "wire.h"
 
 #include <string.h>
@@ -71,10 +74,26 @@ static void begin_plan(struct mg_session *s) {
   begin_state(s);
 }
 
+static bool may_run(const uint8_t *plan, uint32_t bytes) {
+#ifdef MG_PLAN_KEY
+  static const uint8_t key[] = {MG_PLAN_KEY};
+  _Static_assert(sizeof key == 32, "MG_PLAN_KEY_FILE has 32 bytes");
+  return mg_is_signed(key, plan, bytes);
+#else
+  (void)plan;
+  (void)bytes;
+  return true;
+#endif
+}
+
 int mg_session_take_plan(struct mg_session *s, uint32_t plan_bytes) {
   struct mg_port_pool pool = mg_port_pool();
   s->loaded = false;
   trace_off(s);
+  if (!may_run(mg_port_slot().base, plan_bytes)) {
+    s->ctx.fault = (struct mg_fault){MG_LINK_ERR_KEY, MG_NO_STEP, 0, 0};
+    return MG_LINK_ERR_KEY;
+  }
   int err = mg_init(&s->ctx, mg_port_slot().base, plan_bytes, pool.base, pool.bytes);
   if (err != MG_OK)
     return err;

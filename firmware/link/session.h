@@ -72,6 +72,7 @@ enum mg_link_err {
   MG_LINK_ERR_REPLAY = -77,     // a repeat of a command whose reply is gone    [seq, seq expected]
   MG_LINK_ERR_BAUD = -78,       // a rate that the line cannot have             [rate, rate as it is]
   MG_LINK_ERR_RESULT = -79,     // RESULT without START                         [0, 0]
+  MG_LINK_ERR_KEY = -80,        // a plan without a signature by this firmware's key [0, 0]
 };
 
 struct mg_link_kept {

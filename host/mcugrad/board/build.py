@@ -15,6 +15,7 @@ from pathlib import Path
 from mcugrad import __version__
 from mcugrad.errors import FitError, McugradError, UnavailableError
 from mcugrad.paths import root
+from mcugrad.plan.sign import key_file
 
 _PACKAGES = {
     "cmake": "cmake",
@@ -66,11 +67,12 @@ def build(board: str, app: str, native: bool) -> Firmware:
     size = "size" if native else "arm-none-eabi-size"
     for tool in ("cmake", "ninja", compiler, size):
         need_tool(tool)
-    folder = _build_dir(board)
+    key = key_file()
+    folder = _build_dir(board if key is None else f"{board}-keyed")
     with (folder / ".lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        if not _configured(folder, board):
-            _run(_configure(board, folder, native), board)
+        if not _configured(folder, board, key):
+            _run(_configure(board, folder, native, key), board)
         _run(["cmake", "--build", str(folder), "--target", app], board)
     elf = folder / (app if native else f"{app}.elf")
     flash, ram = _sizes(size, elf, reserved=_reserved(elf))
@@ -86,10 +88,12 @@ def image_bytes(firmware: Firmware) -> bytes:
         return out.read_bytes()
 
 
-def _configured(folder: Path, board: str) -> bool:
-    """Whether ``folder`` is set up for ``board``; build/host may have been set up for the shared library alone."""
-    cache = folder / "CMakeCache.txt"
-    return (folder / "build.ninja").exists() and f"MG_BOARD:STRING={board}\n" in cache.read_text(encoding="utf-8")
+def _configured(folder: Path, board: str, key: Path | None) -> bool:
+    """Whether ``folder`` is set up for ``board`` and ``key``; build/host may have been set up for the shared library alone."""
+    if not (folder / "build.ninja").exists():
+        return False
+    cache = (folder / "CMakeCache.txt").read_text(encoding="utf-8")
+    return f"MG_BOARD:STRING={board}\n" in cache and (key is None or f"MG_PLAN_KEY_FILE:FILEPATH={key}\n" in cache)
 
 
 def need_tool(tool: str) -> None:
@@ -109,7 +113,7 @@ def _build_dir(board: str) -> Path:
     return folder
 
 
-def _configure(board: str, folder: Path, native: bool) -> list[str]:
+def _configure(board: str, folder: Path, native: bool, key: Path | None) -> list[str]:
     command = [
         "cmake",
         "-S",
@@ -120,6 +124,7 @@ def _configure(board: str, folder: Path, native: bool) -> list[str]:
         "Ninja",
         f"-DMG_BOARD={board}",
         f"-DPython3_EXECUTABLE={sys.executable}",
+        f"-DMG_PLAN_KEY_FILE={key or ''}",
     ]
     return command if native else [*command, f"-DCMAKE_TOOLCHAIN_FILE={root() / 'cmake' / 'arm-none-eabi.cmake'}"]
 

@@ -50,6 +50,7 @@ from mcugrad.link.protocol import (
     sized,
 )
 from mcugrad.link.transport import RatedLine, Transport
+from mcugrad.plan.sign import signed
 
 MAX_RESENDS = 16
 _TRIAL_S = 0.3
@@ -164,6 +165,7 @@ class Session:
         DeviceError (exit 6) where the device refuses it.
         """
         require_one_build(self.caps, plan)
+        plan = signed(plan)
         if len(plan) > self.caps.slot_bytes:
             raise FitError(
                 f"the plan has {len(plan):,} bytes, the plan slot of {self.caps.board} has {self.caps.slot_bytes:,}",

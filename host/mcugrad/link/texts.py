@@ -135,6 +135,12 @@ TEXTS: Mapping[int, ErrorText] = {
         "use another rate, or none: the fastest that works is then looked for",
     ),
     -79: ErrorText("MG_LINK_ERR_RESULT", "no training step was started whose result could be asked for", "commands out of order", _REPORT),
+    -80: ErrorText(
+        "MG_LINK_ERR_KEY",
+        "the plan has no signature by the key of this firmware",
+        "the firmware takes signed plans only",
+        "set MCUGRAD_PLAN_KEY to the key file that it was built with",
+    ),
 }
 
 _FIT = (-9, -18, -69)
