@@ -45,7 +45,7 @@ def reference_state(plan: Compiled, motion_files: Motions) -> bytes:
 
 @pytest.mark.parametrize(
     ("board", "level"),
-    [("host", "O0"), ("host", "O3"), pytest.param(QEMU, "O0", marks=pytest.mark.qemu)],
+    [("host", "O0"), ("host", "Os"), ("host", "O3"), pytest.param(QEMU, "O0", marks=pytest.mark.qemu)],
 )
 def test_state_is_the_same(motion_files: Motions, board: str, level: str) -> None:
     options = ("-DCMAKE_BUILD_TYPE=None", f"-DCMAKE_C_FLAGS=-{level}")

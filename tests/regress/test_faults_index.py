@@ -12,6 +12,8 @@ from mcugrad.paths import root
 A = (1, 3, 4, 5, 6, 7, 8, 10, 12, 14, 15, 17, 18, 19, 21, 22, 24)
 F = (100, 102, 104)
 B = (25, 26, 27, 28, 30, 31, 32, 34, 35, 37, 39, 40, 41, 43, 44, 45, 48, 49, 50)
+D = (67, 68, 69, 71, 72, 73, 74, 76, 77, 78, 79, 81)
+"""80 is about native modules of MicroPython, which there are none of."""
 
 INDEX: Mapping[str, Sequence[str]] = {
     "A1 one scale per row of a linear layer": (
@@ -198,13 +200,67 @@ INDEX: Mapping[str, Sequence[str]] = {
         "regress/test_faults_f.py::test_f104_a_checkpoint_file_of_another_model_or_plan_is_named",
         "e2e/test_checkpoints.py::test_the_command_line_refuses",
     ),
+    "D67 CMSIS headers that clash or are missing": (
+        "regress/test_faults_d.py::test_d67_an_application_may_include_cmsis_before_and_behind",
+        "regress/test_faults_d.py::test_d67_no_source_includes_what_is_not_ours_or_the_language_s",
+        "regress/test_faults_d.py::test_d67_the_library_gives_and_takes_no_foreign_name",
+    ),
+    "D68 kernels that do not link, on every core": (
+        "regress/test_faults_d.py::test_d68_every_kernel_links_on_every_core",
+        "regress/test_faults_d.py::test_d68_every_kernel_links_on_a_cortex_m0plus",
+        "regress/test_faults_d.py::test_d68_every_kernel_compiles_for_other_machines",
+        "link/test_real_boards.py::test_sizes",
+    ),
+    "D69 instructions that do not work": (
+        "e2e/test_standalone.py::test_the_commands_of_the_readme",
+        "e2e/test_standalone.py::test_an_application_without_a_host_learns",
+    ),
+    "D71 a link that does not fit": (
+        "host/test_flash.py::test_d71_a_link_that_overflows_names_the_plan_and_the_largest_symbols",
+        "link/test_board.py::test_a_linker_overflow_is_one_line",
+    ),
+    "D72 what fills each region": (
+        "regress/test_faults_d.py::test_d72_build_says_what_fills_each_region",
+        "host/test_flash.py::test_d72_build_shows_the_regions",
+    ),
+    "D73 no flashing tool": (
+        "host/test_flash.py::test_d73_no_tool_lists_the_back_ends_and_how_to_get_them",
+        "host/test_flash.py::test_d73_the_order_of_auto_is_printed",
+    ),
+    "D74 a tool that fails and exits with 0": (
+        "host/test_flash.py::test_d74_a_tool_that_prints_an_error_and_exits_with_0_is_not_believed",
+        "host/test_flash.py::test_d74_other_bytes_in_the_flash_are_exit_7_with_their_address",
+        "host/test_flash.py::test_d74_a_tool_that_only_grumbles_has_done_its_work",
+        "host/test_flash.py::test_d74_a_short_read_back_is_not_enough",
+        "host/test_flash.py::test_d74_ctrl_c_is_130_whatever_the_tool_makes_of_it",
+    ),
+    "D76 no permission": (
+        "host/test_flash.py::test_d76_no_permission_names_the_node_and_the_fix",
+        "host/test_flash.py::test_d76_no_permission_is_seen_before_any_tool_runs",
+        "link/test_transport.py::test_a_port_without_permission",
+    ),
+    "D77 connect under reset": (
+        "host/test_flash.py::test_d77_a_second_try_under_reset_is_told",
+        "host/test_flash.py::test_d77_a_second_failure_is_the_end",
+    ),
+    "D78 names that are nearly right, lists as JSON": (
+        "host/test_flash.py::test_d78_a_probe_that_is_nearly_named",
+        "host/test_flash.py::test_d78_a_board_that_is_nearly_named",
+        "host/test_flash.py::test_d78_boards_and_probes_as_json",
+    ),
+    "D79 one version": ("regress/test_faults_d.py::test_d79_one_version_for_the_package_and_the_firmware",),
+    "D81 flags that change results": (
+        "e2e/test_optimization_levels.py::test_state_is_the_same",
+        "regress/test_faults_d.py::test_d81_fast_math_does_not_compile",
+    ),
 }
 """Entry -> tests, as files under tests/."""
 
 
 def test_every_entry_is_listed_once() -> None:
     numbers = [entry.split()[0] for entry in INDEX]
-    assert numbers == [f"A{n}" for n in A] + [f"B{n}" for n in B] + [f"F{n}" for n in F]
+    listed = {"A": A, "B": B, "D": D, "F": F}
+    assert sorted(numbers) == sorted(f"{section}{n}" for section, entries in listed.items() for n in entries)
     assert all(INDEX.values())
 
 
@@ -215,11 +271,11 @@ def test_every_test_of_an_entry_exists(entry: str) -> None:
         assert name in names_in(file), f"{node} does not exist"
 
 
-@pytest.mark.parametrize("file", ["test_faults_a.py", "test_faults_b.py", "test_importer_faults.py"])
+@pytest.mark.parametrize("file", ["test_faults_a.py", "test_faults_b.py", "test_faults_d.py", "test_importer_faults.py"])
 def test_every_test_of_a_fault_is_listed(file: str) -> None:
     folder = "host" if file == "test_importer_faults.py" else "regress"
     listed = {node for nodes in INDEX.values() for node in nodes}
-    named = {name for name in names_in(f"{folder}/{file}") if name.startswith(("test_a", "test_b", "test_fault_"))}
+    named = {name for name in names_in(f"{folder}/{file}") if name.startswith(("test_a", "test_b", "test_d", "test_fault_"))}
     assert {f"{folder}/{file}::{name}" for name in named} <= listed
 
 
