@@ -1,4 +1,4 @@
-"""Where each fault of sections below of the project's list is tested. The list names what users of other systems ran into."""
+"""Where each fault of the project's list is tested, section by section. The list names what users of other systems ran into."""
 
 from __future__ import annotations
 
