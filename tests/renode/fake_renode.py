@@ -18,6 +18,7 @@ import sys
 import time
 import tty
 from pathlib import Path
+from typing import NoReturn
 
 from helpers.renode_files import RenodeFileError, parse_repl, parse_resc, words_of
 
@@ -124,9 +125,7 @@ class Monitor:
             theirs.close()
             signal.signal(signal.SIGTERM, lambda *_: (emulator.kill(), os._exit(0)))
             while True:
-                readable, _, _ = select.select([ours, self.connected, 0], [], [])
-                if 0 in readable and not os.read(0, 1):
-                    break
+                readable, _, _ = select.select([ours, self.connected], [], [])
                 if ours in readable:
                     data = ours.recv(4096)
                     if not data:
@@ -137,11 +136,10 @@ class Monitor:
             emulator.kill()
 
 
-def wait_for_end() -> None:
-    """At the prompt."""
-    while os.read(0, 1):
-        pass
-    os._exit(0)
+def wait_for_end() -> NoReturn:
+    """At the prompt. Renode does not end where its input does."""
+    while True:
+        time.sleep(60)
 
 
 def main(arguments: list[str]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 import signal
@@ -149,7 +150,11 @@ def test_nothing_is_left_where_we_are_killed(fake_renode: FakeRenode) -> None:
         group = os.getpgid(fake_renode.started()["pid"])
         assert group != os.getpgid(us.pid)
         us.kill()
-    assert ends(group)
+    try:
+        assert ends(group)
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(group, signal.SIGKILL)
 
 
 def test_an_emulator_counts_no_cycles(fake_renode: FakeRenode, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import inspect
 import re
 import subprocess
 import sys
@@ -17,6 +18,7 @@ from mcugrad.errors import McugradError
 from mcugrad.link import frame
 from mcugrad.link.protocol import PROTOCOL, Command
 from mcugrad.paths import boards_dir
+from renode import renode_keywords
 from renode.conftest import FakeRenode
 
 ROBOTS = sorted(Path(__file__).parent.glob("*.robot"))
@@ -211,6 +213,15 @@ def robot(output: Path, *arguments: str) -> str:
 
 def test_the_robot_suites_are_well_formed(tmp_path: Path) -> None:
     assert robot(tmp_path, "--dryrun") == ""
+
+
+def test_named_arguments_of_renode_s_keywords_exist() -> None:
+    """Robot Framework takes word=… for text where there is no such argument."""
+    for name in ("Create Terminal Tester", "Wait For Bytes On Uart", "Start Emulation"):
+        known = inspect.signature(getattr(renode_keywords, name.lower().replace(" ", "_"))).parameters
+        calls = re.findall(rf"^ +(?:\S+= +)?{name}(.*)$", boot_suite(), re.M)
+        assert calls
+        assert {word for call in calls for word in re.findall(r"(\w+)=", call)} <= set(known)
 
 
 @pytest.mark.qemu
