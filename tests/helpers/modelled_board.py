@@ -76,6 +76,7 @@ class ModelledBoard:
         self.overruns = 0
         self.bytes_to_device = 0
         self._possible = possible
+        self._broken: set[int] = set()
         self._random = random.Random(1)
         self._to_device: deque[tuple[float, int, bytes]] = deque()
         self._to_host: deque[tuple[float, int, bytes]] = deque()
@@ -103,6 +104,10 @@ class ModelledBoard:
     def clock(self) -> float:
         """Seconds of the host."""
         return self.now
+
+    def break_rate(self, rate: int) -> None:
+        """From now on bytes at ``rate`` are noise."""
+        self._broken.add(rate)
 
     # ---- the host's end ------------------------------------------------------------------------------------------------
 
@@ -197,7 +202,7 @@ class ModelledBoard:
         self._device_now += self.stop_s
 
     def _received(self, data: bytes, sent_at: int, received_at: int) -> bytes:
-        if sent_at != received_at:
+        if sent_at != received_at or sent_at in self._broken:
             return self._random.randbytes(len(data))
         if sent_at not in self.noisy:
             return data
