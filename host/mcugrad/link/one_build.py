@@ -8,15 +8,15 @@ from mcugrad.errors import PlanError
 from mcugrad.link.protocol import Caps
 from mcugrad.plan.opsdef import ops_hash
 
-_OPS_HASH_AT = 8
+_MAGIC, _OPS_HASH_AT = b"MGPL", 8
 
 
 def require_one_build(caps: Caps, plan: bytes) -> None:
     """Raise PlanError (exit 6) where the firmware behind ``caps`` or ``plan`` is of another build than the other; says which.
 
-    What is too short to be a plan is left to the device to refuse.
+    What is no plan at all is left to the device to refuse.
     """
-    if len(plan) < _OPS_HASH_AT + 4:
+    if len(plan) < _OPS_HASH_AT + 4 or not plan.startswith(_MAGIC):
         return
     (of_plan,) = struct.unpack_from("<I", plan, _OPS_HASH_AT)
     if of_plan == caps.ops_hash:
