@@ -121,6 +121,13 @@ def test_all_that_the_image_uses_is_memory(name: str) -> None:
     assert any(base <= at["board_checkpoints_start"] and end <= base + size for base, size in memories)
 
 
+def test_the_m55_s_image_has_no_mve() -> None:
+    """Renode 1.16.1 faults at some of its instructions."""
+    elf = BOARDS["renode-mps3-an547"].build().elf
+    listing = subprocess.run(["arm-none-eabi-objdump", "-d", str(elf)], capture_output=True, text=True, check=True).stdout
+    assert not re.search(r"\bq[0-7]\b", listing)
+
+
 @pytest.mark.parametrize("name", BOARDS)
 def test_its_script(name: str) -> None:
     commands = parse_resc((boards_dir() / name / "renode.resc").read_text(encoding="utf-8"))
