@@ -274,7 +274,7 @@ class Run:
                 assert self.acknowledged <= position <= self.acknowledged + session.caps.window_frames
         else:
             session.load_plan(self.compiled.plan)
-            progress, position = begin(session, self.compiled, Progress.of(self.compiled, self.data, self.recipe)), 0
+            progress, position = begin(session, Progress.of(self.compiled, self.data, self.recipe)), 0
         write_progress(self.file, progress)
         self.acknowledged = position
 

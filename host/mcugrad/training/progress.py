@@ -109,11 +109,9 @@ class TakenUp:
     source: str
 
 
-def begin(session: Session, compiled: Compiled, progress: Progress) -> Progress:
-    """What is to be written when a run begins: the board's STATE was just set, by this session."""
-    own = decode(compiled.plan).init
-    state = session.read_state()
-    return replace(progress, state_id=session.nonce, set_at=0, position=0, state=b"" if state == own else state)
+def begin(session: Session, progress: Progress, state: bytes = b"") -> Progress:
+    """What is to be written when a run begins: this session has just set the board's STATE, to ``state`` or to the plan's own."""
+    return replace(progress, state_id=session.nonce, set_at=0, position=0, state=state)
 
 
 def take_up(session: Session, compiled: Compiled, progress: Progress, samples: int) -> TakenUp:
