@@ -223,7 +223,7 @@ def _begin(run: _Run, session: Session, caps: Caps) -> Agreement | None:
     if run.restore:
         run.output.say(f"began with checkpoint {session.restore()} in the board's flash")
     run.before = _evaluate(run, session, "evaluating before")
-    run.progress = begin(session, run.compiled, run.progress)
+    run.progress = begin(session, run.progress, session.read_state() if run.restore else b"")
     write_progress(run.files.progress, run.progress)
     return cold
 
