@@ -200,6 +200,22 @@ def test_flashing_is_asked_for_on_the_command_line(inner: Inner, silent_port: st
     refused.stderr.fnmatch_lines(["ERROR: --mcugrad-flash: which board is at serial:* is not known: give --mcugrad-map FILE.yaml"])
 
 
+def test_a_board_whose_port_comes_back_late_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    away = iter([UnavailableError("there is no port"), PortPermissionError("no permission yet"), None])
+    really = live.open_board
+
+    def open_late(_spec: str) -> Any:
+        error = next(away)
+        if error is not None:
+            raise error
+        return really("host")
+
+    monkeypatch.setattr(live, "open_board", open_late)
+    board = live.LiveBoard(Place("desk", "", "/dev/ttyACM0", flash=True), 2.0, lambda _: None)
+    board.close()
+    assert next(away, "all") == "all"
+
+
 def test_another_board_than_the_map_says_is_blocked(inner: Inner, wired_board: Wired) -> None:
     done = inner.run(TWO_TESTS, map_of(inner.pytester.path, port=wired_board.port))
     done.stdout.fnmatch_lines([f"*blocked: host answers on {wired_board.port}, the map says nucleo-f446re for desk: correct the map*"])
