@@ -106,6 +106,11 @@ void mg_port_write(const uint8_t *bytes, size_t n)
             abort();
 }
 
+bool mg_port_baud(uint32_t rate)
+{
+    return rate % 2 == 0;
+}
+
 void mg_port_timer_start(void)
 {
 }
@@ -214,11 +219,17 @@ static void deliver(struct mg_session *s)
     line_at = line_end = 0;
 }
 
-static void command(struct mg_session *s, uint8_t type, const uint8_t *body, uint32_t n)
+// A command on the line, `behind` others that are there already.
+static void post(struct mg_session *s, uint8_t behind, uint8_t type, const uint8_t *body, uint32_t n)
 {
-    uint8_t frame[MG_FRAME_OVERHEAD_BYTES + MG_LINK_BODY_BYTES + 64] = {type, s->expected};
+    uint8_t frame[MG_FRAME_OVERHEAD_BYTES + MG_LINK_BODY_BYTES + 64] = {type, (uint8_t)(s->expected + behind)};
     memcpy(frame + MG_FRAME_HEAD_BYTES, body, n);
     mg_frame_send(frame, MG_FRAME_HEAD_BYTES + n, to_line, NULL);
+}
+
+static void command(struct mg_session *s, uint8_t type, const uint8_t *body, uint32_t n)
+{
+    post(s, 0, type, body, n);
     deliver(s);
 }
 
@@ -254,7 +265,7 @@ static void any_command(struct mg_session *s, struct input *in)
     static const uint8_t types[] = {MG_LINK_HELLO, MG_LINK_SYNC, MG_LINK_LOAD_BEGIN, MG_LINK_LOAD_DATA, MG_LINK_LOAD_END, MG_LINK_SAMPLE,
                                     MG_LINK_TRAIN, MG_LINK_PREDICT, MG_LINK_READ, MG_LINK_WRITE_STATE, MG_LINK_RESET, MG_LINK_TRACE,
                                     MG_LINK_STATS, MG_LINK_BYE, MG_LINK_SAVE, MG_LINK_RESTORE, MG_LINK_CHECKPOINTS,
-                                    MG_LINK_RESTART, 0x7E, 0xFF};
+                                    MG_LINK_RESTART, MG_LINK_START, MG_LINK_RESULT, MG_LINK_BAUD, 0x7E, 0xFF};
     uint8_t body[MG_LINK_BODY_BYTES + 32] = {0};
     const uint8_t type = types[next(in) % sizeof types];
     const uint8_t length = next(in);
@@ -272,7 +283,15 @@ static void learn(struct mg_session *s, struct input *in)
     command(s, MG_LINK_SAMPLE, body, sizeof body);
     uint8_t args[12] = {next(in) % 2};
     mg_put_f32(args + 4, 0.05f);
-    command(s, MG_LINK_TRAIN, args, sizeof args);
+    if (next(in) % 2 == 0) {
+        command(s, MG_LINK_TRAIN, args, sizeof args);
+        command(s, MG_LINK_SAMPLE, body, sizeof body);
+    } else { // the next sample comes while this one is computed
+        post(s, 0, MG_LINK_START, args, sizeof args);
+        post(s, 1, MG_LINK_SAMPLE, body, sizeof body);
+        post(s, 2, MG_LINK_RESULT, args, 0);
+        deliver(s);
+    }
     command(s, MG_LINK_PREDICT, body, 0);
 }
 
