@@ -107,33 +107,37 @@ static int program_state(struct mg_ctx *ctx, const struct mg_store *store, uint3
     return MG_OK;
 }
 
+static int program_head(struct mg_ctx *ctx, const struct mg_store *store, uint32_t slot, const struct head *head)
+{
+    struct head written;
+    if (store->program(store->user, slot, 0, (const uint8_t *)head, sizeof *head) != 0 || !look(store, slot, &written) ||
+        memcmp(&written, head, sizeof *head) != 0)
+        return fail(ctx, MG_ERR_FLASH, 0, slot);
+    return MG_OK;
+}
+
 int mg_save(struct mg_ctx *ctx, const struct mg_store *store, uint32_t *sequence)
 {
-    const uint32_t bytes = ctx->bytes[MG_STATE];
-    if (store->slot_bytes < sizeof(struct head) + padded(bytes))
-        return fail(ctx, MG_ERR_STORE, (uint32_t)sizeof(struct head) + padded(bytes), store->slot_bytes);
+    const uint32_t bytes = ctx->bytes[MG_STATE], needed = (uint32_t)sizeof(struct head) + padded(bytes);
+    if (store->slot_bytes < needed)
+        return fail(ctx, MG_ERR_STORE, needed, store->slot_bytes);
     struct head head;
-    const uint32_t last = newest(store, &head);
-    const uint32_t slot = last == 0 ? 1 : 0;
+    const uint32_t last = newest(store, &head), slot = last == 0 ? 1 : 0;
     head = (struct head){CHECKPOINT_MAGIC, CHECKPOINT_VERSION, sizeof head, last == NO_SLOT ? 1 : head.sequence + 1,
                          ctx->plan->plan_crc, ctx->plan->model_hash, bytes, 0, 0};
-    const uint32_t crc = head_crc(&head);
-    head.crc = mg_crc32(crc, ctx->base[MG_STATE], bytes);
+    uint32_t there = head_crc(&head);
+    head.crc = mg_crc32(there, ctx->base[MG_STATE], bytes);
     if (store->erase(store->user, slot) != 0)
         return fail(ctx, MG_ERR_FLASH, 0, slot);
-    const int code = program_state(ctx, store, slot, ctx->base[MG_STATE], bytes);
+    int code = program_state(ctx, store, slot, ctx->base[MG_STATE], bytes);
     if (code != MG_OK)
         return code;
-    uint32_t there = crc;
     if (!read_crc(store, slot, bytes, &there) || there != head.crc)
         return fail(ctx, MG_ERR_FLASH, (uint32_t)sizeof head, slot);
-    struct head written;
-    if (store->program(store->user, slot, 0, (const uint8_t *)&head, sizeof head) != 0 || !look(store, slot, &written) ||
-        memcmp(&written, &head, sizeof head) != 0)
-        return fail(ctx, MG_ERR_FLASH, 0, slot);
-    if (sequence != NULL)
+    code = program_head(ctx, store, slot, &head);
+    if (code == MG_OK && sequence != NULL)
         *sequence = head.sequence;
-    return MG_OK;
+    return code;
 }
 
 int mg_restore(struct mg_ctx *ctx, const struct mg_store *store, uint32_t *sequence)

@@ -47,6 +47,8 @@ def test_the_boards_of_this_version() -> None:
         ("ram_bytes = 262_144", "ram_bytes = 0", "ram_bytes must be an integer above 0"),
         ("ram_bytes = 262_144", "ram_bytes = 8_000", "stack_bytes must be with rx_ring_bytes less than ram_bytes"),
         ("firmware_bytes = 131_072", "firmware_bytes = 1_048_576", "firmware_bytes must be less than flash_bytes"),
+        ("checkpoint_bytes = 131_072", "checkpoint_bytes = 100", "checkpoint_bytes must be a multiple of 32"),
+        ("checkpoint_bytes = 131_072", "checkpoint_bytes = -32", "checkpoint_bytes must be an integer above 0"),
         ('name = "qemu-mps2-an386"', 'name = "other"', "name must be the name of its folder, qemu-mps2-an386"),
         ('unit = "instructions"', 'unit = "hours"', "unit must be one of none, instructions"),
         ('machine = "mps2-an386"', "", "machine must be a text"),
