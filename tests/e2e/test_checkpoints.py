@@ -22,8 +22,9 @@ from helpers.motions import CLASSES, motions
 from helpers.tiny_plan import samples, tiny_plan
 from mcugrad import data
 from mcugrad.board import find_board, open_board
+from mcugrad.cli.checkpoint import wear
 from mcugrad.errors import DeviceError, FitError, LinkError
-from mcugrad.link import Caps, Command, Session, Transport
+from mcugrad.link import Caps, Checkpoints, Command, DeviceCheckpoint, Session, Transport
 from mcugrad.lower import Options
 from mcugrad.native import NativeMachine
 from mcugrad.pipeline import compile_model
@@ -320,6 +321,21 @@ def test_what_people_read(motion_files: Motions, tmp_path: Path, flash: Path) ->
     assert "slot 0: checkpoint 1, the newest: " in shown
     assert ", of the plan on the board\nslot 1: no whole checkpoint\nthe board started with checkpoint 1\n" in shown
     assert "began with checkpoint 1 in the board's flash" in train(motion_files, tmp_path / "b.tflite", "--restore").out
+
+
+def test_a_board_that_keeps_none_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Session, "checkpoints", lambda self: Checkpoints(0, 0, (None, None)))
+    assert mcugrad("checkpoint", "--board", "host").out == "host keeps no checkpoints\n"
+    assert mcugrad("checkpoint", "--board", "host", "--json").result["slot_bytes"] == 0
+
+
+def test_the_newest_and_the_wear_are_the_device_s() -> None:
+    a, b = DeviceCheckpoint(0xFFFFFFFF, 1, 2, 3), DeviceCheckpoint(0, 1, 2, 3)
+    assert Checkpoints(64, 0, (a, b)).newest == Checkpoints(64, 0, (b, a)).newest == b
+    assert Checkpoints(64, 0, (a, None)).newest == Checkpoints(64, 0, (None, a)).newest == a
+    assert [Checkpoints(64, 0, (DeviceCheckpoint(n, 1, 2, 3), None)).erases for n in (1, 2, 3, 20_000)] == [1, 1, 2, 10_000]
+    worn = Checkpoints(64, 0, (DeviceCheckpoint(30_000, 1, 2, 3), None))
+    assert "it lasts 0 more samples" in wear(worn, 5)
 
 
 def test_the_command_line_refuses(motion_files: Motions, tmp_path: Path, flash: Path) -> None:
