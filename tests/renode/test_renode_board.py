@@ -17,7 +17,7 @@ import pytest
 from helpers.cli import mcugrad
 from helpers.motions import CLASSES, write_motions
 from helpers.watch import MODEL, SKIP, learned
-from mcugrad.board import find_board, open_board, renode
+from mcugrad.board import find_board, load_boards, open_board, renode
 from mcugrad.errors import UnavailableError
 from mcugrad.link import Session
 from mcugrad.link.protocol import TickUnit
@@ -164,3 +164,8 @@ def test_an_emulator_counts_no_cycles(fake_renode: FakeRenode, monkeypatch: pyte
     monkeypatch.setattr(Session, "hello", lambda session: replace(hello(session), tick_unit=TickUnit.CYCLES))
     measured = mcugrad("bench", MODEL, "--board", BOARD, "--json").result
     assert (measured["unit"], measured["timing"]) == ("instructions", "emulated")
+
+
+def test_an_estimate_for_all_boards_does_without_them() -> None:
+    rows = mcugrad("plan", MODEL, "--estimate", "--board", "all", "--json").result["estimates"]
+    assert {row["board"] for row in rows} == {name for name in load_boards() if not name.startswith("renode-")}

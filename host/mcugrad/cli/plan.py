@@ -10,7 +10,7 @@ import click
 from rich.table import Table
 from rich.text import Text
 
-from mcugrad.board import Board, find_board, load_boards
+from mcugrad.board import Board, Kind, find_board, load_boards
 from mcugrad.cli.common import (
     Output,
     batch_option,
@@ -185,7 +185,8 @@ def _show_proof(output: Output, proof: Proof) -> None:
 
 
 def _boards(board: str) -> list[Board]:
-    return list(load_boards().values()) if board == ALL_BOARDS else [find_board(board)]
+    """A board in Renode has the sizes of the one whose image it runs: the list of all does without."""
+    return [b for b in load_boards().values() if b.kind is not Kind.RENODE] if board == ALL_BOARDS else [find_board(board)]
 
 
 def _estimate(output: Output, compiled: Compiled, boards: list[Board], sram: int | None) -> dict[str, Any]:
