@@ -21,7 +21,7 @@ from helpers.cli import Done, mcugrad
 from helpers.motions import CLASSES, motions
 from helpers.tiny_plan import samples, tiny_plan
 from mcugrad import data
-from mcugrad.board import find_board, open_board
+from mcugrad.board import Kind, find_board, load_boards, open_board
 from mcugrad.cli.checkpoint import wear
 from mcugrad.errors import DeviceError, FitError, LinkError
 from mcugrad.link import Caps, Checkpoints, Command, DeviceCheckpoint, Session, Transport
@@ -31,7 +31,12 @@ from mcugrad.pipeline import compile_model
 from mcugrad.plan.codec import Region
 from mcugrad.training.checkpoint import read_checkpoint
 
-BOARDS = ["host", pytest.param(QEMU, marks=pytest.mark.qemu)]
+OTHERS = [name for name, board in load_boards().items() if board.kind is Kind.QEMU and name != QEMU]
+BOARDS = [
+    "host",
+    pytest.param(QEMU, marks=pytest.mark.qemu),
+    *(pytest.param(name, marks=[pytest.mark.qemu, pytest.mark.slow]) for name in OTHERS),
+]
 SKIP = 0.0
 PLANS: dict[str, tuple[str, Options]] = {
     "residual": (SCHEME, Options(2, SEED)),
