@@ -24,6 +24,8 @@ enum {
 #define RCC_AHB4ENR REG(0x580244E0)
 #define RCC_APB1LENR REG(0x580244E8)
 #define FLASH_ACR REG(0x52002000) // RM0433 section 4.9.1
+#define PWR_CSR1 REG(0x58024804)  // RM0433 section 6.8
+#define PWR_CR3 REG(0x5802480C)
 
 enum {
   PLL1_ON = 1 << 24,
@@ -37,12 +39,18 @@ enum {
   HALF_D3_APB4 = 4 << 4,
   GPIO_D_CLOCK = 1 << 3,
   USART3_CLOCK = 1 << 18,
-  FLASH_DELAYS = 2 << 4 | 2, // table 17: 2 wait states up to 135 MHz on AXI in VOS3; the delay as for VOS1 is on the safe side
+  FLASH_DELAYS = 1 << 4 | 2, // table 17: up to 135 MHz on AXI in VOS3
+  CR3_CHOOSABLE = 1 << 2,
+  CSR1_VOLTAGE_READY = 1 << 13,
 };
 
 // 200 MHz from the internal 64 MHz oscillator: 64 / 10 * 125 / 4. That is the most in VOS3, in which the chip comes out of reset
-// (section 6.6.2); buses: AXI and AHB 100 MHz, APBs 50 MHz. False where the PLL does not lock: all stays at 64 MHz.
+// (section 6.6.2); buses: AXI and AHB 100 MHz, APBs 50 MHz. False where voltage or PLL do not get ready: all
+// stays at 64 MHz.
 static bool pll_on(void) {
+  PWR_CR3 &= ~(uint32_t)CR3_CHOOSABLE; // the supply stays the LDO: said once, before the clock may rise
+  if (!board_wait(&PWR_CSR1, CSR1_VOLTAGE_READY, CSR1_VOLTAGE_READY, WAIT_READS))
+    return false;
   RCC_PLLCKSELR = 10 << 4;                   // reference 6.4 MHz from HSI
   RCC_PLLCFGR = 2 << 2 | 1 << 16;            // reference 4 to 8 MHz, wide VCO, output P only
   RCC_PLL1DIVR = (125 - 1) | (4 - 1) << 9;   // VCO 800 MHz

@@ -54,6 +54,10 @@ class Board:
         mask = (1 << shift) - 1
         self.chip.on_read[cfgr] = lambda: registers.get(cfgr, 0) | (registers.get(cfgr, 0) & mask) << shift
 
+        if self.name == "nucleo-h743zi":  # the supply is chosen once, RM0433 section 6.4.1: until then no voltage is ready
+            registers[0x5802_480C] = 6
+            self.chip.on_read[0x5802_4804] = lambda: 1 << 13 if registers[0x5802_480C] & 7 == 2 else 0
+
     def _usart(self) -> None:
         base, first = USART[self.name], self.name == "nucleo-f446re"
         status, receive, send = (0, 4, 4) if first else (0x1C, 0x24, 0x28)
@@ -134,6 +138,7 @@ def pll_hz(board: Board) -> tuple[int, int]:
         assert 4_000_000 <= 64_000_000 / m <= 8_000_000 and r[0x5802_442C] >> 2 & 3 == 2 and p % 2 == 0
         assert 192e6 <= 64e6 / m * n <= 836e6
         assert r[0x5802_4418] & 15 == 8  # AXI at half
+        assert r[0x5200_2000] == 0x12  # RM0433 table 17: VOS3, 90 to 135 MHz
         return core, core // 2 // {0: 1, 4: 2, 5: 4}[r[0x5802_441C] >> 4 & 7]
     config, buses = r[0x4002_3804], r[0x4002_3808]
     m, n, p = config & 63, config >> 6 & 511, 2 * ((config >> 16 & 3) + 1)
