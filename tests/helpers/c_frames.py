@@ -32,6 +32,16 @@ class CFrames:
         self._lib.mg_frame_send(buf, len(data), write, None)
         return bytes(out)
 
+    def decode_over(self, wire: bytes, at: int, stale: bytes) -> int:
+        """Result of the delimiter of ``wire``, one frame, where by then the memory from ``at`` holds ``stale`` instead of what came."""
+        buf = (ctypes.c_uint8 * 2048)()
+        decoder = self.Decoder()
+        self._lib.mg_frame_decoder_init(ctypes.byref(decoder), buf, 2048)
+        for byte in wire[:-1]:
+            assert self._lib.mg_frame_push(ctypes.byref(decoder), byte) == 0
+        ctypes.memmove(ctypes.addressof(buf) + at, stale, len(stale))
+        return int(self._lib.mg_frame_push(ctypes.byref(decoder), wire[-1]))
+
     def decode(self, wire: bytes, capacity: int) -> tuple[list[bytes], list[int]]:
         """Good frames without CRC, and the negative results."""
         buf = (ctypes.c_uint8 * (capacity + 8))(*(b"\xee" * (capacity + 8)))

@@ -41,7 +41,7 @@ def build_modelled_board(folder: Path) -> Path:
     sources = [root() / "tests" / "helpers" / "modelled_board.c", *(fw / "link" / f"{n}.c" for n in ("frame", "session", "commands"))]
     defines = (
         *('-DMG_BOARD_NAME="modelled"', '-DMG_FIRMWARE_VERSION="0"', "-DMG_STACK_BYTES=4096", f"-DMG_RX_RING_BYTES={RING_BYTES}"),
-        *("-DMG_TICK_UNIT=0", "-DMG_TICK_MUL=1", "-DMG_TICK_DIV=1"),
+        *("-DMG_TICK_UNIT=2", "-DMG_TICK_MUL=1", "-DMG_TICK_DIV=1"),
     )
     folders = [f"-I{fw / f}" for f in ("include", "core", "link")]
     command = ["cc", "-std=c11", "-O1", "-shared", "-fPIC", "-fno-strict-aliasing", *defines, *folders, *map(str, sources), str(library)]

@@ -99,3 +99,11 @@ def test_c_drops_what_is_one_byte_too_long(c_frames: CFrames) -> None:
     wire = encode(Frame(1, 2, bytes(10)))
     assert c_frames.decode(wire, 16) == ([b"\1\2" + bytes(10)], [])
     assert c_frames.decode(wire, 15) == ([], [-2])
+
+
+@pytest.mark.parametrize("line", range(8))
+def test_the_crc_is_that_of_the_memory(c_frames: CFrames, line: int) -> None:
+    """A cache line of 32 bytes that still holds what was there before: the bytes that came were right, the frame is damaged."""
+    wire = encode(Frame(0x20, 1, bytes(range(256))))
+    assert c_frames.decode_over(wire, 0, b"") == 2 + 256
+    assert c_frames.decode_over(wire, 32 * line, bytes(32)) < 0

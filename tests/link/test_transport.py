@@ -82,6 +82,48 @@ def test_frames_around_64_bytes_from_a_slow_line(n: int) -> None:
     os.close(theirs)
 
 
+def test_a_reader_of_10_kb_a_second_gets_every_byte() -> None:
+    """The line is full most of the time: os.write takes a part, and the rest is offered again."""
+    ours, theirs = pty.openpty()
+    transport = SerialTransport(os.ttyname(theirs))
+    wire = b"".join(encode(Frame(1, i, bytes([i]) * (60 + i))) for i in range(100))
+    got = bytearray()
+
+    def sip() -> None:
+        while len(got) < len(wire):
+            got.extend(os.read(ours, 100))
+            time.sleep(0.01)
+
+    reader = threading.Thread(target=sip, daemon=True)
+    reader.start()
+    for at in range(0, len(wire), 5000):
+        transport.write(wire[at : at + 5000])
+    reader.join(10)
+    assert bytes(got) == wire
+    transport.close()
+    os.close(ours)
+    os.close(theirs)
+
+
+def test_a_write_that_takes_a_part(monkeypatch: pytest.MonkeyPatch) -> None:
+    ours, theirs = pty.openpty()
+    transport = SerialTransport(os.ttyname(theirs))
+    write = os.write
+    sizes: list[int] = []
+
+    def part(fd: int, data: bytes) -> int:
+        sizes.append(len(data))
+        return write(fd, data[:7])
+
+    monkeypatch.setattr(os, "write", part)
+    wire = encode(Frame(1, 1, bytes(range(256))))
+    transport.write(wire)
+    assert os.read(ours, 4096) == wire and len(sizes) == -(-len(wire) // 7)
+    transport.close()
+    os.close(ours)
+    os.close(theirs)
+
+
 def test_a_read_waits_no_longer_than_asked() -> None:
     ours, theirs = socket.socketpair()
     transport = SocketTransport(ours, "emulator")

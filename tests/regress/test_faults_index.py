@@ -13,7 +13,7 @@ A = (1, 3, 4, 5, 6, 7, 8, 10, 12, 14, 15, 17, 18, 19, 21, 22, 24)
 F = (100, 102, 104)
 B = (25, 26, 27, 28, 30, 31, 32, 34, 35, 37, 39, 40, 41, 43, 44, 45, 48, 49, 50)
 D = (67, 68, 69, 71, 72, 73, 74, 76, 77, 78, 79, 81)
-E = (92,)
+E = (83, 84, 86, 87, 88, 90, 91, 92, 94, 95, 96, 98)
 """80 is about native modules of MicroPython, which there are none of."""
 
 INDEX: Mapping[str, Sequence[str]] = {
@@ -254,13 +254,74 @@ INDEX: Mapping[str, Sequence[str]] = {
         "e2e/test_optimization_levels.py::test_state_is_the_same",
         "regress/test_faults_d.py::test_d81_fast_math_does_not_compile",
     ),
+    "E83 bursts into a busy board": (
+        "link/test_under_fire.py::test_a_busy_board_loses_nothing",
+        "link/test_under_fire.py::test_ten_thousand_frames_to_a_busy_board",
+        "link/test_under_fire.py::test_ten_thousand_frames_to_a_busy_emulated_board",
+        "link/test_session.py::test_the_window_is_never_exceeded",
+    ),
+    "E84 a byte that is lost, changed, doubled or new": (
+        "link/test_under_fire.py::test_bytes_of_every_frame_hit_once",
+        "link/test_under_fire.py::test_every_byte_of_every_frame",
+        "link/test_under_fire.py::test_bytes_hit_on_real_lines",
+        "link/test_under_fire.py::test_a_line_that_damages_all_the_time",
+    ),
+    "E86 sizes around 64, slow readers, partial writes": (
+        "link/test_transport.py::test_frames_around_64_bytes_from_a_slow_line",
+        "link/test_transport.py::test_a_reader_of_10_kb_a_second_gets_every_byte",
+        "link/test_transport.py::test_a_write_that_takes_a_part",
+        "link/test_under_fire.py::test_streams_around_the_borders",
+        "link/test_under_fire.py::test_bodies_around_the_borders",
+    ),
+    "E87 rates that do not work": (
+        "link/test_rates.py::test_the_fastest_rate_that_carries_frames",
+        "link/test_rates.py::test_a_port_that_cannot_have_a_rate",
+        "link/test_rates.py::test_a_line_that_turns_bad_later",
+        "link/test_rates.py::test_a_host_that_comes_back_at_115200",
+    ),
+    "E88 which port it is": (
+        "link/test_ports.py::test_only_the_port_that_answers_is_taken",
+        "link/test_ports.py::test_two_boards_are_listed",
+        "link/test_ports.py::test_no_board_says_what_was_tried",
+        "link/test_session.py::test_an_echoing_line_is_no_device",
+    ),
+    "E90 boards that are reset by opening a port": (
+        "link/test_ports.py::test_no_reset_never_touches_dtr_and_rts",
+        "link/test_ports.py::test_looking_for_a_board_resets_none",
+        "link/test_ports.py::test_a_boot_banner_in_the_middle_of_hello",
+        "link/test_ports.py::test_what_modem_manager_sends_is_dropped",
+    ),
+    "E91 a peer that stops": (
+        "link/test_under_fire.py::test_a_peer_that_stops",
+        "link/test_under_fire.py::test_a_peer_that_stops_and_is_reset",
+        "link/test_under_fire.py::test_a_peer_that_stops_at_every_byte",
+        "e2e/test_resume.py::test_a_line_that_is_cut",
+        "e2e/test_resume.py::test_a_board_that_was_reset",
+    ),
     "E92 a flash that failed, and a board that is silent": (
+        "link/test_ports.py::test_a_port_that_returns_under_another_name",
+        "link/test_ports.py::test_a_port_that_goes_away_while_hello_is_sent",
         "e2e/test_plugin_map.py::test_a_mistake_is_named",
         "e2e/test_plugin_map.py::test_a_mistake_in_json_is_named",
         "e2e/test_plugin.py::test_a_board_that_was_not_flashed_is_a_flash_error_and_not_a_silent_board",
         "e2e/test_plugin.py::test_a_board_that_does_not_answer_is_a_timeout_and_is_waited_for_once",
         "e2e/test_plugin.py::test_a_board_whose_port_comes_back_late_is_waited_for",
     ),
+    "E94 a port that another program holds": (
+        "link/test_ports.py::test_a_busy_port_says_who_holds_it",
+        "link/test_ports.py::test_our_lock_keeps_others_out",
+        "link/test_ports.py::test_modem_manager_has_a_hint_of_its_own",
+    ),
+    "E95 every error code has a text, a cause and a next step": (
+        "link/test_refusals.py::test_every_code_of_the_device_has_a_text",
+        "link/test_refusals.py::test_every_text_can_be_printed",
+    ),
+    "E96 counters that stand still": (
+        "regress/test_faults_e.py::test_e96_a_board_whose_counter_stands_still_says_so",
+        "regress/test_faults_e.py::test_e96_cycles_are_null_and_never_0",
+        "link/test_qemu.py::test_ticks_move_and_repeat",
+    ),
+    "E98 stale lines of a data cache": ("link/test_frame.py::test_the_crc_is_that_of_the_memory",),
 }
 """Entry -> tests, as files under tests/."""
 

@@ -38,7 +38,7 @@ from mcugrad.cli.plan import show_report
 from mcugrad.cli.progress import bar, training_bar
 from mcugrad.data import DataSet
 from mcugrad.errors import DivergedError, FitError, LinkError, McugradError, UsageError
-from mcugrad.link import Caps, Loaded, Session, Transport
+from mcugrad.link import Caps, Loaded, Session, TickUnit, Transport
 from mcugrad.link.baud import speed_up
 from mcugrad.link.protocol import HEAD_BYTES
 from mcugrad.lower import Options
@@ -304,7 +304,7 @@ def _train(run: _Run, session: Session, caps: Caps, pressed: Callable[[], bool])
             sent, received = session.bytes_sent - sent, session.bytes_received - received
             run.figures["link"] = {"bytes_sent": sent, "bytes_received": received, "bytes_per_sample": (sent + received) / n}
             run.figures["seconds"] = time.monotonic() - start
-            run.figures[caps.tick_unit.name.lower() + "_per_step"] = caps.units(sum(s.ticks for s in run.steps) // n)
+            run.figures[_ticks_of(caps) + "_per_step"] = caps.units(sum(s.ticks for s in run.steps) // n)
     return Interrupted("interrupted", _where(run)) if pressed() else None
 
 
@@ -313,6 +313,11 @@ def _resumable(run: _Run, e: LinkError) -> LinkError:
     if type(e) is not LinkError or not run.files.progress.exists():
         return e
     return LinkError(f"{e.text}; {len(run.steps)} samples are acknowledged", f"{e.hint}, with the same command and --resume")
+
+
+def _ticks_of(caps: Caps) -> str:
+    """What the board counts: cycles, whose number is null, where its counter does not move."""
+    return "cycles" if caps.tick_unit is TickUnit.NONE else caps.tick_unit.name.lower()
 
 
 @contextmanager
@@ -392,7 +397,7 @@ def _show(run: _Run, board: Board, caps: Caps) -> None:
         say(f"mean squared error on {n} held-out samples: {run.before.mse:.6g} before, {run.after.mse:.6g} after")
     skipped = sum(s.skipped for s in run.steps)
     say(f"{len(run.steps)} training steps, {skipped} of them certain already and skipped, in {run.figures['seconds']:.1f} s")
-    unit = caps.tick_unit.name.lower()
+    unit = _ticks_of(caps)
     per_step = run.figures[f"{unit}_per_step"]
     if per_step is not None:
         say(f"{group_digits(per_step)} {unit} a step{' (emulated)' if board.emulated else ''}")
