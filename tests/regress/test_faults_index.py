@@ -1,4 +1,4 @@
-"""Where each fault of sections A and B of the project's list is tested. The list names what users of other systems ran into."""
+"""Where each fault of sections A to C of the project's list is tested, and the request G115. The list names what users of other systems ran into."""
 
 from __future__ import annotations
 
@@ -11,6 +11,8 @@ from mcugrad.paths import root
 
 A = (1, 3, 4, 5, 6, 7, 8, 10, 12, 14, 15, 17, 18, 19, 21, 22, 24)
 B = (25, 26, 27, 28, 30, 31, 32, 34, 35, 37, 39, 40, 41, 43, 44, 45, 48, 49, 50)
+C = (51, 52, 54, 55, 58, 59, 61, 62, 64, 65, 66)
+G = (115,)
 
 INDEX: Mapping[str, Sequence[str]] = {
     "A1 one scale per row of a linear layer": (
@@ -179,13 +181,51 @@ INDEX: Mapping[str, Sequence[str]] = {
         "regress/test_faults_b.py::test_b50_every_kind_of_op",
         "unit/test_planner.py::test_every_read_sees_what_was_written",
     ),
+    "C51 tensors that live at the same step": ("unit/test_planner.py::test_values_that_live_together_never_share_bytes",),
+    "C52 regions that overlap": (
+        "unit/test_c_array.py::test_a_wrong_number_does_not_compile",
+        "unit/test_prove.py::test_what_the_compiler_makes_is_proven",
+        "unit/test_prove.py::test_two_values_that_hold_at_once_in_the_same_bytes",
+        "e2e/test_memory.py::test_the_json_of_plan",
+    ),
+    "C54 the reported size is enough, and less is an error": (
+        "regress/test_faults_c.py::test_c54_exactly_the_planned_bytes_are_enough",
+        "regress/test_faults_c.py::test_c54_less_is_an_error_with_what_is_needed_and_what_is_there",
+        "e2e/test_memory.py::test_exactly_what_a_board_has_runs_and_one_unit_more_is_refused",
+        "e2e/test_memory.py::test_exactly_the_need_trains_and_one_unit_less_names_what_fits",
+    ),
+    "C55 exact bytes, the macro, the largest step": (
+        "regress/test_faults_c.py::test_c55_plan_says_the_bytes_the_macro_and_the_step_that_needs_most",
+        "e2e/test_memory.py::test_no_document_says_to_try_sizes",
+    ),
+    "C58 buffers that are too small": ("regress/test_faults_c.py::test_c58_a_thousand_steps_write_nothing_around_their_memory",),
+    "C59 memory that is not aligned": (
+        "regress/test_faults_c.py::test_c59_memory_and_plan_off_their_alignment_are_refused_before_anything_is_written",
+    ),
+    "C61 the stack": (
+        "e2e/test_memory.py::test_measured_is_planned",
+        "e2e/test_memory.py::test_a_stack_without_a_margin_is_noted",
+        "size/test_size.py::test_deepest_stack",
+        "size/test_size.py::test_measured_stack_is_below_the_computed",
+    ),
+    "C62 one sample at a time": ("regress/test_faults_c.py::test_c62_many_samples_use_the_memory_of_the_first",),
+    "C64 allocations that fail": ("regress/test_faults_c.py::test_c64_c65_nothing_in_the_firmware_can_allocate",),
+    "C65 hidden allocations": ("regress/test_faults_c.py::test_c64_c65_nothing_in_the_firmware_can_allocate",),
+    "C66 recomputation": (
+        "unit/test_recompute.py::test_fault_66_a_chain_of_ten_layers_needs_less_and_its_gradients_are_the_same",
+        "unit/test_recompute.py::test_a_budget_of_ram_makes_the_planner_trade_work_for_memory",
+    ),
+    "G115 does it fit, before anything is built": (
+        "e2e/test_memory.py::test_an_estimate_for_every_board_builds_nothing",
+        "e2e/test_memory.py::test_an_estimate_is_at_least_the_need_and_near_it",
+    ),
 }
 """Entry -> tests, as files under tests/."""
 
 
 def test_every_entry_is_listed_once() -> None:
     numbers = [entry.split()[0] for entry in INDEX]
-    assert numbers == [f"A{n}" for n in A] + [f"B{n}" for n in B]
+    assert numbers == [f"{section}{n}" for section, listed in zip("ABCG", (A, B, C, G), strict=True) for n in listed]
     assert all(INDEX.values())
 
 
@@ -196,11 +236,11 @@ def test_every_test_of_an_entry_exists(entry: str) -> None:
         assert name in names_in(file), f"{node} does not exist"
 
 
-@pytest.mark.parametrize("file", ["test_faults_a.py", "test_faults_b.py", "test_importer_faults.py"])
+@pytest.mark.parametrize("file", ["test_faults_a.py", "test_faults_b.py", "test_faults_c.py", "test_importer_faults.py"])
 def test_every_test_of_a_fault_is_listed(file: str) -> None:
     folder = "host" if file == "test_importer_faults.py" else "regress"
     listed = {node for nodes in INDEX.values() for node in nodes}
-    named = {name for name in names_in(f"{folder}/{file}") if name.startswith(("test_a", "test_b", "test_fault_"))}
+    named = {name for name in names_in(f"{folder}/{file}") if name.startswith(("test_a", "test_b", "test_c", "test_fault_"))}
     assert {f"{folder}/{file}::{name}" for name in named} <= listed
 
 

@@ -120,7 +120,8 @@ def show_report(out: Output, r: PlanReport) -> None:
     out.say(f"kept for backward: whole tensors {whole} bytes, slices {slices}, masks {masks}")
     for s in r.stripes:
         rows, maps, again = (group_digits(n) for n in (s.kept_bytes, s.whole_bytes, s.again_macs))
-        out.say(f"in stripes of {s.rows} rows: {', '.join(s.layers)}; {rows} bytes of rows for {maps} of maps, {again} MACs made twice")
+        height = f"{s.rows} rows" if s.rows > 1 else "1 row"
+        out.say(f"in stripes of {height}: {', '.join(s.layers)}; {rows} bytes of rows for {maps} of maps, {again} MACs made twice")
     for f in r.fused:
         scratch, maps = group_digits(f.scratch_bytes), group_digits(f.whole_bytes)
         out.say(f"in one step: {', '.join(f.layers)}; {scratch} bytes of scratch for {maps} of maps")
