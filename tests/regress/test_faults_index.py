@@ -1,4 +1,4 @@
-"""Where each fault of sections A to C of the project's list is tested, and the request G115. The list names what users of other systems ran into."""
+"""Where the faults of sections A to C of the project's list, and request G115, are tested: what users of other systems ran into."""
 
 from __future__ import annotations
 
