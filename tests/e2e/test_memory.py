@@ -125,6 +125,26 @@ def test_exactly_the_need_trains_and_one_unit_less_names_what_fits(motion_files:
     assert f"{nearest['ram']['total']:,}" == found[2] and nearest["ram"]["total"] <= need - UNIT
 
 
+def test_the_need_after_all_was_traded_runs_and_its_checkpoint_too(motion_files: Motions, tmp_path: Path) -> None:
+    """Under the need of the plain plan the compiler computes twice what it would keep; the need that is then named is enough."""
+    wanted = ("--board", "host", "--train", "all")
+    plain = mcugrad("plan", MODEL, *wanted, "--json").result
+    least = re.search(r"plan needs ([\d,]+) bytes", mcugrad("plan", MODEL, *wanted, "--sram", 30_000).err)
+    assert least
+    need = int(least[1].replace(",", ""))
+    assert need < plain["ram"]["total"]
+    out = tmp_path / "trained.tflite"
+    run = ("--data", motion_files.train, "--epochs", 1, "--lr", 0.01, "--check", 4, "--out", out)
+    result = mcugrad("train", MODEL, *wanted, *run, "--sram", need, "--json").result
+    assert result["plan"]["ram"]["total"] == need and result["plan"]["macs_again"] > 0 and result["plan"]["recomputed"]
+    mcugrad("plan", MODEL, *wanted, "--sram", need - UNIT).fails(8, f"plan needs {need:,} bytes", f"--sram gives {need - UNIT:,}")
+    again = mcugrad(
+        "eval", MODEL, "--data", motion_files.held_out, "--board", "host", "--checkpoint", out.with_suffix(".ckpt"), "--json"
+    ).result
+    alone = mcugrad("eval", out, "--data", motion_files.held_out, "--board", "host", "--json").result
+    assert again["accuracy"] == alone["accuracy"]
+
+
 @pytest.mark.parametrize("command", ["plan", "build", "check"])
 def test_every_command_heeds_sram(command: str, motion_files: Motions, tmp_path: Path) -> None:
     more = {"check": ("--data", motion_files.train), "build": ("--out", tmp_path)}.get(command, ())
