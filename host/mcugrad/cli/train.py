@@ -28,6 +28,7 @@ from mcugrad.cli.common import (
     load_data,
     loss_option,
     model_argument,
+    recompute_option,
     request_of,
     rounding_option,
     scheme_option,
@@ -82,6 +83,7 @@ class _Run:
 @click.option("--eval", "eval_data", type=click.Path(path_type=Path), help="Held-out set for the accuracy before and after.")
 @board_option
 @sram_option
+@recompute_option
 @scheme_option
 @channels_option
 @classes_option
@@ -103,6 +105,7 @@ def train(
     eval_data: Path | None,
     board: str,
     sram: int | None,
+    recompute: bool,
     scheme: str,
     channels: str,
     classes: int | None,
@@ -122,7 +125,7 @@ def train(
     Beside --out come a checkpoint (.ckpt), a run log (.jsonl) and the loss curve (.svg). Ctrl-C saves the weights so far.
     """
     rate = (FRESH_LR if classes else TRAINED_LR) if lr is None else lr
-    request = request_of(model, scheme, channels, classes, rounding, batch, loss, seed)
+    request = request_of(model, scheme, channels, classes, rounding, batch, loss, seed, recompute=recompute)
     recipe = Recipe(epochs, rate, schedule, skip if loss != "mse" else 0.0, seed, batch)
     _require_name(out, model)
     compiled = request.compile()
