@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import resource
 import signal
 import sys
 import time
@@ -154,17 +155,23 @@ def test_a_scheduler_that_does_not_answer(motion_files: Motions, tmp_path: Path)
     mcugrad(*searching(motion_files, tmp_path, "--scheduler", "what://1")).fails(2, "--scheduler what://1")
 
 
+def processor_seconds() -> float:
+    """Of this process and of those it has waited for."""
+    usages = (resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
+    return sum(u.ru_utime + u.ru_stime for u in usages)
+
+
 @pytest.mark.slow
 @pytest.mark.qemu
 def test_a_keyword_spotting_net_takes_less_than_two_minutes(tmp_path: Path) -> None:
-    """MLPerf Tiny's, Fisher scores, on two cores."""
+    """MLPerf Tiny's, Fisher scores. Processor time of all processes: on cores that are free the clock shows no more than that."""
     with np.load(shared("datasets/fsdd_spoken_digits_mfcc_int8.npz")) as arrays:
         np.savez(tmp_path / "digits.npz", x=arrays["x"], y=arrays["y"].astype(np.int64))
     model = shared("models/mlperf_tiny/kws_ref_model_int8.tflite")
-    start = time.monotonic()
+    start = processor_seconds()
     result = mcugrad(
         *("search", model, "--data", tmp_path / "digits.npz", "--classes", 10, "--board", "qemu-mps2-an386", "--sram", 60_000),
         *("--jobs", 2, "--out", tmp_path / "out", "--json"),
     ).result
-    assert time.monotonic() - start < 120
+    assert processor_seconds() - start < 120
     assert result["plan"]["ram"]["total"] <= 60_000 and result["scheme"]["weights"]
