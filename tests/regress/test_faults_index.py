@@ -158,7 +158,7 @@ INDEX: Mapping[str, Sequence[str]] = {
         "regress/test_faults_b.py::test_b44_the_rate_of_a_batch_goes_with_the_mean",
         "unit/test_batch.py::test_a_batch_is_the_sum_of_rounded_steps_and_one_commit",
         "unit/test_batch.py::test_a_batch_ends_after_n_samples_and_with_the_epoch",
-        "e2e/test_batch.py::test_state_is_the_reference_s",
+        "e2e/test_batch_training.py::test_state_is_the_reference_s",
     ),
     "B45 tables that change, and lengths beyond 16 bits": (
         "regress/test_faults_b.py::test_b45_a_hundred_steps_leave_the_plan_as_it_was_and_can_be_repeated",
