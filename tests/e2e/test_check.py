@@ -91,7 +91,8 @@ def test_another_weight_is_named(check: Check, other_weights: Callable[[int], No
     index, name, values = steps_with(kind)[0]
     other_weights(values[weights])
     done = check()
-    done.fails(7, rf"host and reference differ at training sample 0, first in step {index} \({re.escape(name)}\): CRC \w{{8}} there, CRC \w{{8}} here")
+    step = rf"{index} \({re.escape(name)}\)"
+    done.fails(7, rf"host and reference differ at training sample 0, first in step {step}: CRC \w{{8}} there, CRC \w{{8}} here")
     error = check("--json").object["error"]
     assert (error["code"], error["name"]) == (7, "verify") and name in error["text"]
 
