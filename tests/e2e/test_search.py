@@ -48,7 +48,8 @@ def test_the_scheme_that_is_found_trains_within_the_budget(found: dict[str, Any]
     scheme = Path(found["paths"]["scheme"])
     assert json.loads(scheme.read_text(encoding="utf-8")) == found["scheme"]
     by_file, by_words = (
-        mcugrad("plan", MODEL, "--classes", CLASSES, "--train", train, *BOARD, "--json").result for train in (scheme, found["train"])
+        mcugrad("plan", MODEL, "--classes", CLASSES, "--train", train, *BOARD, "--sram", found["budget"]["ram"], "--json").result
+        for train in (scheme, found["train"])
     )
     assert by_file["ram"] == by_words["ram"] == found["plan"]["ram"] and by_file["scheme"] == found["plan"]["scheme"]
     assert by_file["ram"]["total"] <= found["budget"]["ram"] == head_ram() + 3000
