@@ -24,7 +24,7 @@ LEAST_SHARE = 0.125
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """What plan, train, check and build are asked to compile."""
+    """What plan, train, check and build are asked to compile. ``least``: work is given for memory even without need."""
 
     model: Path
     scheme: str
@@ -32,10 +32,11 @@ class Request:
     options: Options
     loss: Loss | None
     channels: Channels
+    least: bool = False
 
     def compile(self, ram: int | None = None) -> Compiled:
         """The plan. ``ram``: bytes that ARENA, STATE and IO may have together."""
-        return compile_model(self.model, self.scheme, self.classes, self.options, self.loss, self.channels, ram)
+        return compile_model(self.model, self.scheme, self.classes, self.options, self.loss, self.channels, 0 if self.least else ram)
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +56,7 @@ def fit(request: Request, compiled: Compiled, board: Board, sram: int | None) ->
     The result may still need more: ``require_fit_of`` says so.
     """
     r = report(compiled, board, sram)
-    if exceeds_ram(r) and room_for_plan(r) > 0:
+    if exceeds_ram(r) and room_for_plan(r) > 0 and not request.least:
         compiled = request.compile(room_for_plan(r))
         r = report(compiled, board, sram)
     return compiled, r
@@ -99,7 +100,7 @@ def _need(request: Request, compiled: Compiled, r: PlanReport, smaller: Smaller)
             request.loss,
             fresh_head=compiled.fresh_head,
             channels=request.channels,
-            ram=room_for_plan(r),
+            ram=0 if request.least else room_for_plan(r),
         )
     except McugradError:
         return None

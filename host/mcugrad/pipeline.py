@@ -55,7 +55,6 @@ def compile_model(
     loss: Loss | None = None,
     channels: Channels = Channels.FIRST,
     ram: int | None = None,
-    spend: bool = False,
 ) -> Compiled:
     """Compile a plan for a model file. ``classes`` asks for a fresh head of that many outputs; without a scheme the plan only predicts.
 
@@ -63,8 +62,8 @@ def compile_model(
     """
     model = read_model(path)
     if classes is not None:
-        return compile_graph(replace_head(model, classes), scheme, options, loss, fresh_head=True, channels=channels, ram=ram, spend=spend)
-    return compile_graph(model, scheme, options, loss, channels=channels, ram=ram, spend=spend)
+        return compile_graph(replace_head(model, classes), scheme, options, loss, fresh_head=True, channels=channels, ram=ram)
+    return compile_graph(model, scheme, options, loss, channels=channels, ram=ram)
 
 
 def compile_graph(
@@ -76,16 +75,15 @@ def compile_graph(
     fresh_head: bool = False,
     channels: Channels = Channels.FIRST,
     ram: int | None = None,
-    spend: bool = False,
 ) -> Compiled:
     """Compile a plan for a graph. ``ram``: bytes that ARENA, STATE and IO may have together; a plan that needs more is returned as well.
 
-    ``spend``: give work for memory even without need.
+    Work is given for memory only as far as that demands; with 0 as far as it goes.
     """
     graph = normalize(model)
     wanted = parse_scheme(scheme, graph) if scheme is not None else None
     graph, order = order_by_norm(graph, wanted.slices(graph) if wanted and channels is Channels.NORM else {})
     train = differentiate(graph, wanted, loss) if wanted else only_predict(graph)
     lowered = lower(train, options)
-    program, layout = schedule(lowered, ram, spend=spend)
+    program, layout = schedule(lowered, ram)
     return Compiled(model, fresh_head, train, lowered, program, layout, assemble(program, layout), order, ram)

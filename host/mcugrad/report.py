@@ -196,8 +196,8 @@ def thin_stack(board: str, peak: int, reserved: int) -> tuple[str, ...]:
 
 # ---- without firmware -------------------------------------------------------------------------------------------------
 
-SESSION_BYTES = 3_200
-"""RAM of a trainer beside its receive ring: about what its variables and frame buffers have on every board."""
+FRAMES_BYTES, VARIABLES_BYTES = 2_064, 1_000
+"""RAM of a trainer beside its receive ring: two frames, together never more than the ring, and its variables."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -215,7 +215,8 @@ class Estimate:
 def estimate(compiled: Compiled, board: Board, sram: int | None = None) -> Estimate:
     """Compare a plan with a board's memory, without building its firmware."""
     regions = sum(compiled.layout.sizes[region] for region in (Region.ARENA, Region.STATE, Region.IO))
-    ram = regions + board.stack_bytes + board.rx_ring_bytes + SESSION_BYTES
+    runtime = board.rx_ring_bytes + min(board.rx_ring_bytes, FRAMES_BYTES) + VARIABLES_BYTES
+    ram = regions + board.stack_bytes + runtime
     flash = len(compiled.plan) + board.firmware_bytes
     limit = ram_limit(board, sram)
     return Estimate(board.name, ram, limit, flash, board.flash_bytes, ram <= limit and flash <= board.flash_bytes)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import struct
 import zlib
 from collections.abc import Callable
@@ -84,13 +85,14 @@ def other_weights(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], None]:
     return change
 
 
-@pytest.mark.parametrize("nth", [0, 2, 3])
-def test_another_weight_is_named(check: Check, other_weights: Callable[[int], None], nth: int) -> None:
+@pytest.mark.parametrize("kind, weights", [("conv2d_fwd_s8", "wf"), ("expand_dwconv2d_fwd_s8", "we"), ("expand_dwconv2d_fwd_s8", "wd")])
+def test_another_weight_is_named(check: Check, other_weights: Callable[[int], None], kind: str, weights: str) -> None:
     """The first step that differs is the one that reads the weight."""
-    index, name, values = steps_with("conv2d_fwd_s8")[nth]
-    other_weights(values["wf"])
+    index, name, values = steps_with(kind)[0]
+    other_weights(values[weights])
     done = check()
-    done.fails(7, rf"host and reference differ at training sample 0, first in step {index} \({name}\): CRC \w{{8}} there, CRC \w{{8}} here")
+    step = rf"{index} \({re.escape(name)}\)"
+    done.fails(7, rf"host and reference differ at training sample 0, first in step {step}: CRC \w{{8}} there, CRC \w{{8}} here")
     error = check("--json").object["error"]
     assert (error["code"], error["name"]) == (7, "verify") and name in error["text"]
 
@@ -144,7 +146,7 @@ def no_fold(patch: pytest.MonkeyPatch) -> None:
 
 def no_mask(patch: pytest.MonkeyPatch) -> None:
     """Errors pass where the activation was clamped."""
-    patch.setattr(lowering, "_mask", lambda *_: {"has_mask": 0, "lo": -129, "hi": 128})
+    patch.setattr(lowering, "_mask", lambda *_: {"has_mask": 0, "has_bits": 0, "lo": -129, "hi": 128})
 
 
 def no_zero_point(patch: pytest.MonkeyPatch) -> None:

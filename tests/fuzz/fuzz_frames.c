@@ -51,6 +51,7 @@ struct plan {
     struct mg_step_mse_s8 loss;
     struct mg_step_linear_upd_q16 update;
     struct mg_step_tick tick;
+    struct mg_step_commit_s16 commit;
     _Alignas(16) struct constants constants;
     _Alignas(16) struct state init;
 };
@@ -69,17 +70,18 @@ static const struct plan good_plan = {
                .plan_bytes = sizeof(struct plan), .arena_bytes = sizeof(struct arena), .state_bytes = sizeof(struct state),
                .io_bytes = sizeof(struct io), .const_offset = offsetof(struct plan, constants),
                .const_bytes = sizeof(struct constants), .init_offset = offsetof(struct plan, init),
-               .steps_offset = offsetof(struct plan, forward), .segment_steps = {1, 0, 1, 2, 0},
-               .steps_bytes = offsetof(struct plan, tick) + sizeof(struct mg_step_tick) - offsetof(struct plan, forward),
+               .steps_offset = offsetof(struct plan, forward), .segment_steps = {1, 0, 1, 2, 1},
+               .steps_bytes = offsetof(struct plan, commit) + sizeof(struct mg_step_commit_s16) - offsetof(struct plan, forward),
                .sample = IO(x), .sample_bytes = INPUTS, .args = IO(args), .result = IO(result), .output = IO(y),
                .output_bytes = OUTPUTS, .classes = 1, .rng = STATE(rng), .target = IO(target), .target_bytes = OUTPUTS},
     .forward = {.head = HEAD(0x03, forward), .n = 1, .i = INPUTS, .it = INPUTS, .o = OUTPUTS, .ws = 2, .bf = 8, .lo = -128, .hi = 127,
                 .x = IO(x), .wt = STATE(wt), .b = STATE(b), .rq = CONST_(rq), .y = IO(y)},
     .loss = {.head = HEAD(0x23, loss), .sx = 0.1f, .st = 0.1f, .n = OUTPUTS, .x = IO(y), .target = IO(target), .args = IO(args),
              .dy = ARENA(dy), .unit = ARENA(unit), .ry = ARENA(ry), .result = IO(result)},
-    .update = {.head = HEAD(0x45, update), .n = 1, .i = INPUTS, .it = INPUTS, .o = OUTPUTS, .dy = ARENA(dy), .ry = ARENA(ry),
+    .update = {.head = HEAD(0x45, update), .n = 1, .i = INPUTS, .it = INPUTS, .o = OUTPUTS, .af = 5, .dy = ARENA(dy), .ry = ARENA(ry),
                .x = IO(x), .unit = ARENA(unit), .args = IO(args), .rate = CONST_(rate), .wt = STATE(wt)},
     .tick = {.head = HEAD(0x4f, tick), .rng = STATE(rng)},
+    .commit = {.head = HEAD(0x48, commit), .n = OUTPUTS * INPUTS, .af = 5, .wt = STATE(wt)},
     .constants = {.rq = {{1 << 30, -4}, {1 << 30, -4}, {1 << 30, 0}}, .rate = {1.0f, 2.0f, 0.0f}},
 };
 
@@ -263,7 +265,7 @@ static void load(struct mg_session *s, struct input *in)
 static void any_command(struct mg_session *s, struct input *in)
 {
     static const uint8_t types[] = {MG_LINK_HELLO, MG_LINK_SYNC, MG_LINK_LOAD_BEGIN, MG_LINK_LOAD_DATA, MG_LINK_LOAD_END, MG_LINK_SAMPLE,
-                                    MG_LINK_TRAIN, MG_LINK_PREDICT, MG_LINK_READ, MG_LINK_WRITE_STATE, MG_LINK_RESET, MG_LINK_TRACE,
+                                    MG_LINK_TRAIN, MG_LINK_PREDICT, MG_LINK_COMMIT, MG_LINK_READ, MG_LINK_WRITE_STATE, MG_LINK_RESET, MG_LINK_TRACE,
                                     MG_LINK_STATS, MG_LINK_BYE, MG_LINK_SAVE, MG_LINK_RESTORE, MG_LINK_CHECKPOINTS,
                                     MG_LINK_RESTART, MG_LINK_START, MG_LINK_RESULT, MG_LINK_BAUD, 0x7E, 0xFF};
     uint8_t body[MG_LINK_BODY_BYTES + 32] = {0};
@@ -292,6 +294,8 @@ static void learn(struct mg_session *s, struct input *in)
         post(s, 2, MG_LINK_RESULT, args, 0);
         deliver(s);
     }
+    command(s, MG_LINK_COMMIT, body, 0);
+    command(s, MG_LINK_SAMPLE, body, sizeof body);
     command(s, MG_LINK_PREDICT, body, 0);
 }
 

@@ -46,10 +46,10 @@ class Row:
     def line(self) -> str:
         r = self.report
         over = "" if self.fits else f" {r.ram.total - self.limit:,} over {NETS[self.net]} KB"
-        return (
-            f"{self.net:15} {self.scheme:6} {8 * self.ws:2} bit  arena {r.ram.arena:7,} bound {r.arena_lower_bound:7,} ({r.arena_ratio:.3f})  "
-            f"state {r.ram.state:7,}  RAM in all {r.ram.total:7,}  MACs {r.macs['forward']:,} + {r.macs['backward']:,}{over}"
-        )
+        name = f"{self.net:15} {self.scheme:6} {8 * self.ws:2} bit"
+        arena = f"arena {r.ram.arena:7,} bound {r.arena_lower_bound:7,} ({r.arena_ratio:.3f})"
+        macs = f"MACs {r.macs['forward']:,} + {r.macs['backward']:,}"
+        return f"{name}  {arena}  state {r.ram.state:7,}  RAM in all {r.ram.total:7,}  {macs}{over}"
 
 
 def train_words(net: str, scheme: str) -> str:

@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Mapping, Sequence
 
 import pytest
 
 from mcugrad.paths import root
 
-A = (1, 3, 4, 5, 6, 7, 8, 10, 12, 14, 15, 17, 18, 19, 21, 22, 24)
-F = (100, 102, 104)
-B = (25, 26, 27, 28, 30, 31, 32, 34, 35, 37, 39, 40, 41, 43, 44, 45, 48, 49, 50)
-D = (67, 68, 69, 71, 72, 73, 74, 76, 77, 78, 79, 81)
-E = (83, 84, 86, 87, 88, 90, 91, 92, 94, 95, 96, 98)
-"""80 is about native modules of MicroPython, which there are none of."""
+SECTIONS: Mapping[str, Sequence[int]] = {
+    "A": (1, 3, 4, 5, 6, 7, 8, 10, 12, 14, 15, 17, 18, 19, 21, 22, 24),
+    "B": (25, 26, 27, 28, 30, 31, 32, 34, 35, 37, 39, 40, 41, 43, 44, 45, 48, 49, 50),
+    "C": (51, 52, 54, 55, 58, 59, 61, 62, 64, 65, 66),
+    "D": (67, 68, 69, 71, 72, 73, 74, 76, 77, 78, 79, 81),
+    "E": (83, 84, 86, 87, 88, 90, 91, 92, 94, 95, 96, 98),
+    "F": (100, 102, 104),
+    "G": (115,),
+}
+"""Entries of the list. 80 is about native modules of MicroPython, which there are none of."""
 
 INDEX: Mapping[str, Sequence[str]] = {
     "A1 one scale per row of a linear layer": (
@@ -160,7 +165,7 @@ INDEX: Mapping[str, Sequence[str]] = {
         "regress/test_faults_b.py::test_b44_the_rate_of_a_batch_goes_with_the_mean",
         "unit/test_batch.py::test_a_batch_is_the_sum_of_rounded_steps_and_one_commit",
         "unit/test_batch.py::test_a_batch_ends_after_n_samples_and_with_the_epoch",
-        "e2e/test_batch.py::test_state_is_the_reference_s",
+        "e2e/test_batch_training.py::test_state_is_the_reference_s",
     ),
     "B45 tables that change, and lengths beyond 16 bits": (
         "regress/test_faults_b.py::test_b45_a_hundred_steps_leave_the_plan_as_it_was_and_can_be_repeated",
@@ -182,6 +187,44 @@ INDEX: Mapping[str, Sequence[str]] = {
         "regress/test_faults_b.py::test_b50_no_output_depends_on_what_was_in_memory",
         "regress/test_faults_b.py::test_b50_every_kind_of_op",
         "unit/test_planner.py::test_every_read_sees_what_was_written",
+    ),
+    "C51 tensors that live at the same step": ("unit/test_planner.py::test_values_that_live_together_never_share_bytes",),
+    "C52 regions that overlap": (
+        "unit/test_c_array.py::test_a_wrong_number_does_not_compile",
+        "unit/test_prove.py::test_what_the_compiler_makes_is_proven",
+        "unit/test_prove.py::test_two_values_that_hold_at_once_in_the_same_bytes",
+        "e2e/test_memory.py::test_the_json_of_plan",
+    ),
+    "C54 the reported size is enough, and less is an error": (
+        "regress/test_faults_c.py::test_c54_exactly_the_planned_bytes_are_enough",
+        "regress/test_faults_c.py::test_c54_less_is_an_error_with_what_is_needed_and_what_is_there",
+        "e2e/test_memory.py::test_exactly_what_a_board_has_runs_and_one_unit_more_is_refused",
+        "e2e/test_memory.py::test_exactly_the_need_trains_and_one_unit_less_names_what_fits",
+    ),
+    "C55 exact bytes, the macro, the largest step": (
+        "regress/test_faults_c.py::test_c55_plan_says_the_bytes_the_macro_and_the_step_that_needs_most",
+        "e2e/test_memory.py::test_no_document_says_to_try_sizes",
+    ),
+    "C58 buffers that are too small": ("regress/test_faults_c.py::test_c58_a_thousand_steps_write_nothing_around_their_memory",),
+    "C59 memory that is not aligned": (
+        "regress/test_faults_c.py::test_c59_memory_and_plan_off_their_alignment_are_refused_before_anything_is_written",
+    ),
+    "C61 the stack": (
+        "e2e/test_memory.py::test_measured_is_planned",
+        "e2e/test_memory.py::test_a_stack_without_a_margin_is_noted",
+        "size/test_size.py::test_deepest_stack",
+        "size/test_size.py::test_measured_stack_is_below_the_computed",
+    ),
+    "C62 one sample at a time": ("regress/test_faults_c.py::test_c62_many_samples_use_the_memory_of_the_first",),
+    "C64 allocations that fail": ("regress/test_faults_c.py::test_c64_c65_nothing_in_the_firmware_can_allocate",),
+    "C65 hidden allocations": ("regress/test_faults_c.py::test_c64_c65_nothing_in_the_firmware_can_allocate",),
+    "C66 recomputation": (
+        "unit/test_recompute.py::test_fault_66_a_chain_of_ten_layers_needs_less_and_its_gradients_are_the_same",
+        "unit/test_recompute.py::test_a_budget_of_ram_makes_the_planner_trade_work_for_memory",
+    ),
+    "G115 does it fit, before anything is built": (
+        "e2e/test_memory.py::test_an_estimate_for_every_board_builds_nothing",
+        "e2e/test_memory.py::test_an_estimate_is_at_least_the_need_and_near_it",
     ),
     "F100 power cuts": (
         "kernels/test_checkpoint.py::test_a_power_cut_at_every_operation",
@@ -328,8 +371,7 @@ INDEX: Mapping[str, Sequence[str]] = {
 
 def test_every_entry_is_listed_once() -> None:
     numbers = [entry.split()[0] for entry in INDEX]
-    listed = {"A": A, "B": B, "D": D, "E": E, "F": F}
-    assert sorted(numbers) == sorted(f"{section}{n}" for section, entries in listed.items() for n in entries)
+    assert sorted(numbers) == sorted(f"{section}{n}" for section, entries in SECTIONS.items() for n in entries)
     assert all(INDEX.values())
 
 
@@ -340,12 +382,14 @@ def test_every_test_of_an_entry_exists(entry: str) -> None:
         assert name in names_in(file), f"{node} does not exist"
 
 
-@pytest.mark.parametrize("file", ["test_faults_a.py", "test_faults_b.py", "test_faults_d.py", "test_importer_faults.py"])
+FILES = ("regress/test_faults_a.py", "regress/test_faults_b.py", "regress/test_faults_c.py", "regress/test_faults_d.py")
+
+
+@pytest.mark.parametrize("file", [*FILES, "regress/test_faults_f.py", "host/test_importer_faults.py"])
 def test_every_test_of_a_fault_is_listed(file: str) -> None:
-    folder = "host" if file == "test_importer_faults.py" else "regress"
     listed = {node for nodes in INDEX.values() for node in nodes}
-    named = {name for name in names_in(f"{folder}/{file}") if name.startswith(("test_a", "test_b", "test_d", "test_fault_"))}
-    assert {f"{folder}/{file}::{name}" for name in named} <= listed
+    named = {name for name in names_in(file) if re.match(r"test_([a-g]\d|fault_)", name)}
+    assert {f"{file}::{name}" for name in named} <= listed
 
 
 def names_in(file: str) -> set[str]:

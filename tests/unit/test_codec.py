@@ -235,8 +235,10 @@ def test_inputs_and_outputs_stand_in_a_row() -> None:
     compiled = compile_graph(graph, None)
     head = decode(compiled.plan).header
     assert (head.sample_bytes, head.output_bytes) == (12 + 8 + 4, 12 + 8 + 4)
-    for values, first in ((compiled.program.samples, head.sample), (compiled.program.outputs, head.output)):
-        assert [compiled.layout.offsets[v] - offset_of(first) for v in values] == [0, 12, 20]
+    inputs = [compiled.program.tensors[k] for k in compiled.train.graph.inputs]
+    assert (region_of(head.sample), region_of(head.output)) == (Region.ARENA, Region.IO)
+    for values, first in ((inputs, head.sample), (compiled.program.outputs, head.output)):
+        assert [compiled.layout.offset(v) - offset_of(first) for v in values] == [0, 12, 20]
 
 
 def test_state_and_const_are_where_the_header_says() -> None:

@@ -377,7 +377,7 @@ def test_state_holds_only_the_trained_slice(ratio: str, part: float, ws: int) ->
     value = compiled.program.trained[0].weights
     assert value is not None and value.region is Region.STATE
     assert value.nbytes == ws * part * graph.tensors[op.inputs[1]].size
-    frozen = [step.refs["wf"] for step in compiled.program.steps if step.kind.name == "conv2d_fwd_s8" and step.label == "conv_1"]
+    frozen = [step.refs["wf"] for step in compiled.lowered.steps if step.kind.name == "conv2d_fwd_s8" and step.label == "conv_1"]
     rest = frozen[0].nbytes if frozen[0] is not None else 0
     assert rest == (1 - part) * graph.tensors[op.inputs[1]].size
 
@@ -421,8 +421,11 @@ def test_the_mask_is_open_between_the_clamps(activation: Activation, scale: floa
     ops = (replace(op, kind=replace(op.kind, activation=activation)), *graph.ops[1:])  # type: ignore[call-arg]
     graph = replace(graph, tensors=tuple(tensors), ops=ops)
     assert clamp_bounds(normalize(graph), y) == bounds
-    step = next(s for s in compile_graph(graph, "all").program.steps if s.kind.name == "avgpool_bwd_x_s8")
-    assert (step.scalars["has_mask"], step.scalars["lo"], step.scalars["hi"]) == (1, *bounds)
+    steps = compile_graph(graph, "all").lowered.steps
+    kept = next(s for s in steps if s.kind.name == "mask_s8")
+    used = next(s for s in steps if s.kind.name == "avgpool_bwd_x_s8")
+    assert (kept.scalars["lo"], kept.scalars["hi"], used.scalars["has_mask"], used.scalars["has_bits"]) == (*bounds, 0, 1)
+    assert kept.refs["bits"] is used.refs["bits"] is not None
 
 
 def test_nothing_is_masked_where_nothing_is_clamped() -> None:

@@ -64,7 +64,7 @@ def test_an_output_too_far_above_its_input() -> None:
     for over in compiled.layout.live.overs:
         at = compiled.layout.offset(over.into) - over.lag + over.out.root.align
         if over.lag and over.out.base is None and 0 <= at <= compiled.layout.sizes[Region.ARENA] - over.out.nbytes:
-            with pytest.raises(VerifyError):
+            with pytest.raises(VerifyError, match="before it is read"):
                 prove(compiled.program, moved(compiled, over.out, at))
             found += 1
     assert found

@@ -97,7 +97,7 @@ def test_a_budget_of_ram_makes_the_planner_trade_work_for_memory() -> None:
     assert tight.layout.sizes[Region.ARENA] <= sizes[Region.ARENA] * 3 // 4
     assert work_done_twice(tight.program, tight.lowered) > 0
     hopeless = compile_graph(long_chain(), "all", ram=fixed + 16)
-    least = compile_graph(long_chain(), "all", spend=True)
+    least = compile_graph(long_chain(), "all", ram=0)
     assert fixed + 16 < fixed + least.layout.sizes[Region.ARENA] <= fixed + hopeless.layout.sizes[Region.ARENA]
 
 

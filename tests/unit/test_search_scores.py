@@ -291,10 +291,11 @@ def case_of(settings: Settings = FISHER) -> Case:
 
 @pytest.fixture(autouse=True)
 def _no_firmware(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The board's own share comes from the compiler otherwise."""
+    """No firmware is built, and sources that are edited while the tests run are no other compiler."""
     from mcugrad.board import Firmware  # noqa: PLC0415
 
     monkeypatch.setattr("mcugrad.report._firmware", lambda board: (Firmware(Path(), 1000, 500), ()))
+    monkeypatch.setattr(run, "_compiler_digest", lambda: "as it is")
 
 
 def searched(out: Path, engine: InProcess | None = None, ram: int = 10**7, settings: Settings = FISHER) -> Outcome:

@@ -15,7 +15,6 @@ from mcugrad.errors import UnavailableError, VerifyError
 from mcugrad.exporter import write_tflite
 from mcugrad.graph import Graph
 from mcugrad.pipeline import Compiled, compile_graph
-from mcugrad.plan.assemble import assemble
 from mcugrad.proof.oracle import LiteRtOracle, TflmOracle
 from mcugrad.proof.verify import Compared, boundary_inputs, compare_layers, pack, random_inputs, require_layers, unpack, verify
 from mcugrad.ref import Machine
@@ -162,11 +161,11 @@ def test_a_wrong_part_of_a_concat_is_seen(part: int) -> None:
     """A concat is written in several steps. Taking LiteRT's values in behind the first would hide what it did."""
     graph = with_op("concat of rows")
     compiled = compile_graph(graph, None)
-    steps = list(compiled.program.segments[0])
+    steps = list(compiled.lowered.segments[0])
     at = [k for k, step in enumerate(steps) if step.kind.name == "copy_s8"][part]
     steps[at] = replace(steps[at], scalars={**steps[at].scalars, "yo": steps[at].scalars["yo"] + (1, -1)[part]})
-    program = replace(compiled.program, segments=(tuple(steps), (), (), (), ()))
-    wrong = replace(compiled, program=program, plan=assemble(program, compiled.layout))
+    program = replace(compiled.lowered, segments=(tuple(steps), (), (), (), ()))
+    wrong = replace(compiled, lowered=program)
     layers = compare_layers(wrong, inputs_of(graph)[0], LiteRtOracle(write_tflite(graph), graph))
     assert [found.op for found in layers if found.wrong] == ["concat_0"]
 

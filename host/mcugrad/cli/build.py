@@ -21,6 +21,7 @@ from mcugrad.cli.common import (
     demand_fit,
     group_digits,
     loss_option,
+    recompute_option,
     request_of,
     rounding_option,
     scheme_option,
@@ -35,6 +36,7 @@ from mcugrad.training.checkpoint import write_atomic
 @click.argument("model", required=False, type=click.Path(path_type=Path))
 @board_option
 @sram_option
+@recompute_option
 @scheme_option
 @channels_option
 @classes_option
@@ -48,6 +50,7 @@ def build(
     model: Path | None,
     board: str,
     sram: int | None,
+    recompute: bool,
     scheme: str,
     channels: str,
     classes: int | None,
@@ -66,7 +69,7 @@ def build(
     regions = [*image.regions]
     files = {"firmware": str(elf)}
     if model is not None:
-        request = request_of(model, scheme, channels, classes, rounding, batch, loss)
+        request = request_of(model, scheme, channels, classes, rounding, batch, loss, recompute=recompute)
         compiled, r = fit(request, request.compile(), target, sram)
         demand_fit(output, request, compiled, r)
         write_atomic(out / "plan.bin", compiled.plan)

@@ -21,6 +21,7 @@ from mcugrad.cli.common import (
     load_data,
     loss_option,
     model_argument,
+    recompute_option,
     request_of,
     rounding_option,
     scheme_option,
@@ -40,6 +41,7 @@ from mcugrad.training.run import train
 @click.option("--data", required=True, type=click.Path(path_type=Path), help=".npz with x (N, …) and y (N,).")
 @line_options
 @sram_option
+@recompute_option
 @scheme_option
 @channels_option
 @classes_option
@@ -58,6 +60,7 @@ def check(
     data: Path,
     board: str,
     sram: int | None,
+    recompute: bool,
     scheme: str,
     channels: str,
     classes: int | None,
@@ -72,7 +75,7 @@ def check(
 
     Fails with exit code 7 at the first byte that differs, or where a gradient's cosine with the float gradient is under its bound.
     """
-    request = request_of(model, scheme, channels, classes, rounding, batch, loss)
+    request = request_of(model, scheme, channels, classes, rounding, batch, loss, recompute=recompute)
     compiled = request.compile()
     dataset = _some(load_data(output, data, compiled), settle + steps)
     recipe = Recipe(epochs=-(-(settle + steps) // len(dataset.x)), lr=lr, schedule="constant", skip=0.0, seed=1, batch=batch)

@@ -150,6 +150,9 @@ batch_option = click.option(
 sram_option = click.option(
     "--sram", type=click.IntRange(1), help="RAM in bytes that may be used, stack and the trainer's own included.  [default: the board's]"
 )
+recompute_option = click.option(
+    "--recompute", is_flag=True, help="Compute twice whatever makes the plan smaller, even without need. (--sram does so where it must.)"
+)
 channels_option = click.option(
     "--channels",
     type=click.Choice([c.value for c in Channels]),
@@ -189,10 +192,19 @@ def loss_of(word: str) -> Loss | None:
 
 
 def request_of(
-    model: Path, scheme: str, channels: str, classes: int | None, rounding: str, batch: int, loss: str, seed: int = 1
+    model: Path,
+    scheme: str,
+    channels: str,
+    classes: int | None,
+    rounding: str,
+    batch: int,
+    loss: str,
+    seed: int = 1,
+    *,
+    recompute: bool = False,
 ) -> Request:
     """The request of the options that plan, train, check and build share."""
-    return Request(model, scheme, classes, Options(weight_bytes(rounding), seed, batch), loss_of(loss), Channels(channels))
+    return Request(model, scheme, classes, Options(weight_bytes(rounding), seed, batch), loss_of(loss), Channels(channels), recompute)
 
 
 def demand_fit(output: Output, request: Request, compiled: Compiled, r: PlanReport) -> None:

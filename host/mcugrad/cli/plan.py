@@ -22,6 +22,7 @@ from mcugrad.cli.common import (
     group_digits,
     loss_option,
     model_argument,
+    recompute_option,
     request_of,
     rounding_option,
     scheme_option,
@@ -43,6 +44,7 @@ ALL_BOARDS = "all"
 @model_argument
 @board_option
 @sram_option
+@recompute_option
 @scheme_option
 @channels_option
 @classes_option
@@ -59,6 +61,7 @@ def plan(
     model: Path,
     board: str,
     sram: int | None,
+    recompute: bool,
     scheme: str,
     channels: str,
     classes: int | None,
@@ -75,7 +78,7 @@ def plan(
     A plan that does not fit ends with exit code 8 and the nearest scheme that does; --estimate only answers.
     """
     _require_drawing(output, drawing)
-    request = request_of(model, scheme, channels, classes, rounding, batch, loss)
+    request = request_of(model, scheme, channels, classes, rounding, batch, loss, recompute=recompute)
     if only_estimate:
         return _estimate(output, request.compile(), _boards(board), sram)
     compiled, r = fit(request, request.compile(), find_board(board), sram)
@@ -91,6 +94,11 @@ def plan(
         output.say(f"plan: {out}")
     files = {"plan": str(out) if out else None, "picture": str(drawing) if drawing else None}
     return r.as_dict() | {"proof": asdict(proof) if proof else None} | files
+
+
+def _short(name: str) -> str:
+    """The ends of a long tensor name: converters join the names of all that they fused."""
+    return name if len(name) <= 40 else f"{name[:18]}…{name[-20:]}"
 
 
 def show_report(out: Output, r: PlanReport) -> None:
@@ -113,14 +121,15 @@ def show_report(out: Output, r: PlanReport) -> None:
     table.add_row("firmware", group_digits(r.flash.firmware), "")
     table.add_row("flash in all", group_digits(r.flash.total), f"of {group_digits(r.flash_limit)}")
     out.console.print(table)
-    held = ", ".join(f"{h.name} {group_digits(h.bytes)}" for h in r.peak.held[:PEAK_SHOWN])
+    held = ", ".join(f"{_short(h.name)} {group_digits(h.bytes)}" for h in r.peak.held[:PEAK_SHOWN])
     out.say(f"peak of the arena at step {r.peak.step} of {r.steps}, {r.peak.segment} {r.peak.name}: {held}")
     saved = r.saved
     whole, slices, masks = (group_digits(n) for n in (saved.whole, saved.slices, saved.masks))
     out.say(f"kept for backward: whole tensors {whole} bytes, slices {slices}, masks {masks}")
     for s in r.stripes:
         rows, maps, again = (group_digits(n) for n in (s.kept_bytes, s.whole_bytes, s.again_macs))
-        out.say(f"in stripes of {s.rows} rows: {', '.join(s.layers)}; {rows} bytes of rows for {maps} of maps, {again} MACs made twice")
+        height = f"{s.rows} rows" if s.rows > 1 else "1 row"
+        out.say(f"in stripes of {height}: {', '.join(s.layers)}; {rows} bytes of rows for {maps} of maps, {again} MACs made twice")
     for f in r.fused:
         scratch, maps = group_digits(f.scratch_bytes), group_digits(f.whole_bytes)
         out.say(f"in one step: {', '.join(f.layers)}; {scratch} bytes of scratch for {maps} of maps")

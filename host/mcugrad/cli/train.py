@@ -29,6 +29,7 @@ from mcugrad.cli.common import (
     load_data,
     loss_option,
     model_argument,
+    recompute_option,
     request_of,
     rounding_option,
     scheme_option,
@@ -91,6 +92,7 @@ class _Run:
 @click.option("--eval", "eval_data", type=click.Path(path_type=Path), help="Held-out set for the accuracy before and after.")
 @line_options
 @sram_option
+@recompute_option
 @scheme_option
 @channels_option
 @classes_option
@@ -117,6 +119,7 @@ def train(
     eval_data: Path | None,
     board: str,
     sram: int | None,
+    recompute: bool,
     scheme: str,
     channels: str,
     classes: int | None,
@@ -143,7 +146,7 @@ def train(
     A run that was cut off goes on with the same command and --resume, and ends with the same weights.
     """
     rate = (FRESH_LR if classes else TRAINED_LR) if lr is None else lr
-    request = request_of(model, scheme, channels, classes, rounding, batch, loss, seed)
+    request = request_of(model, scheme, channels, classes, rounding, batch, loss, seed, recompute=recompute)
     recipe = Recipe(epochs, rate, schedule, skip if loss != "mse" else 0.0, seed, batch, save_every or 0)
     _require_name(out, model)
     compiled = request.compile()

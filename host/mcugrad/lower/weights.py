@@ -127,8 +127,8 @@ def bias_bits(b: npt.NDArray[np.int64]) -> int:
 def bias_sum_bits(b: npt.NDArray[np.int64]) -> tuple[int, int]:
     """(bf, af) of a trained bias whose low ``bf`` bits are the sum of a micro-batch with ``af`` fraction bits.
 
-    The sum spans ±2^(bf - 1 - af): ±256 where bf ≥ 10, and less where the values are so large that they leave fewer bits; af = 0, so no sum,
-    where fewer than 4 are left.
+    The sum spans ±2^(bf - 1 - af): ±256 where bf ≥ 10, and less where the values are so large that they leave fewer bits; af = 0, so no
+    sum, where fewer than 4 are left.
     """
     largest = 2 * int(np.abs(b).max(initial=0)) + BIAS_GROWTH
     bf = max((f for f in range(14) if largest << f < 2**31), default=0)

@@ -65,7 +65,7 @@ def _offsets_in(gap: Gap, align: int) -> int:
 
 @dataclass(frozen=True, slots=True)
 class _Pieces:
-    """The pieces of a value, a column each (pieces,)."""
+    """The pieces of a value that have bytes, a column each (pieces,)."""
 
     lo: _Ints
     hi: _Ints
@@ -80,7 +80,7 @@ def gaps_of(live: Liveness) -> Gaps:
     for over in live.overs:
         overs.setdefault((over.into.root, over.out.root), []).append(over)
     columns = [_columns(live.pieces[v]) for v in values]
-    spans = [(int(c.first.min()), int(c.last.max())) for c in columns]
+    spans = [(int(c.first.min(initial=1 << 30)), int(c.last.max(initial=-1))) for c in columns]
     found: list[list[Gap]] = [[] for _ in values]
     for k, a in enumerate(values):
         for j, b in enumerate(values[:k]):
@@ -92,7 +92,7 @@ def gaps_of(live: Liveness) -> Gaps:
 
 
 def _columns(pieces: Sequence[Piece]) -> _Pieces:
-    return _Pieces(*np.array(pieces, np.int64).T)
+    return _Pieces(*np.array([p for p in pieces if p.lo < p.hi] or np.empty((0, 4)), np.int64).T)
 
 
 def _between(a: _Pieces, b: _Pieces, over_a: Sequence[Over], over_b: Sequence[Over]) -> list[tuple[int, int]]:

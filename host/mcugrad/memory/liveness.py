@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -73,12 +73,22 @@ def _fills(step: Draft) -> bool:
     return step.kind.name == "copy_s8" and bool(s["has_fill"] or s["d0"] * s["d1"] * s["d2"] * s["d3"] == s["yn"])
 
 
-def _overs(k: int, step: Draft) -> Iterable[Over]:
-    for (name, out_name), lag in lags(step.kind, step.scalars).items():
-        into, out = step.refs[name], step.refs[out_name]
+def _overs(k: int, step: Draft) -> Iterator[Over]:
+    """Where the same bytes are read through several references, all of them must allow it: the largest lag counts."""
+    allowed = lags(step.kind, step.scalars)
+    inputs = {ref.name: v for ref in step.kind.refs if not ref.writes and (v := step.refs[ref.name]) is not None}
+    for name, out_name in allowed:
+        into, out = inputs.get(name), step.refs[out_name]
         if into is None or out is None or into.region is not Region.ARENA or out.region is not Region.ARENA or into.root is out.root:
             continue
-        yield Over(k, into, out, lag)
+        same = [(n, v.at - into.at) for n, v in inputs.items() if v.root is into.root and _meet(v, into)]
+        if all((n, out_name) in allowed for n, _ in same):
+            yield Over(k, into, out, max(allowed[n, out_name] - ahead for n, ahead in same))
+
+
+def _meet(a: Value, b: Value) -> bool:
+    """Whether two views of one value have bytes in common."""
+    return a.at < b.at + b.nbytes and b.at < a.at + a.nbytes
 
 
 def pieces(accesses: Sequence[Access]) -> tuple[Piece, ...]:

@@ -32,17 +32,16 @@ def _in_stripes(program: Program, *, again: bool) -> tuple[Program, Layout]:
     return min(tried, key=lambda t: t[1].sizes[Region.ARENA])
 
 
-def schedule(whole: Program, ram: int | None = None, *, spend: bool = False) -> tuple[Program, Layout]:
+def schedule(whole: Program, ram: int | None = None) -> tuple[Program, Layout]:
     """A program of the same results with less ARENA, and its addresses.
 
     Another order and stripes are free. With ``ram``, the bytes that ARENA, STATE and IO may have together, what backward reads is
-    computed again as far as that demands. With ``spend``, work is given for memory even without need, down to ``ram`` or as far as it
-    goes.
+    computed again as far as that demands; with 0 as far as it goes, and rows of stripes too.
     """
-    program, layout = _in_stripes(reorder(whole), again=spend)
-    if ram is None and not spend:
+    program, layout = _in_stripes(reorder(whole), again=ram == 0)
+    if ram is None:
         return program, layout
-    limit = 0 if ram is None else ram - layout.sizes[Region.STATE] - layout.sizes[Region.IO]
+    limit = ram - layout.sizes[Region.STATE] - layout.sizes[Region.IO]
     best, goal = (program, layout), limit
     for _ in range(TRIES):
         if best[1].sizes[Region.ARENA] <= limit:

@@ -50,8 +50,10 @@ class Cuts:
     peak: int
 
     def best(self, slack: float = 1.0) -> Program:
-        """The cut with the least work whose peak is the smallest. With ``slack`` < 1, steps are kept below that share of the peak where they
-        can be, which makes addresses easier to find."""
+        """The cut with the least work whose peak is the smallest.
+
+        With ``slack`` < 1, steps are kept below that share of the peak where they can be, which makes addresses easier to find.
+        """
         limit = int(slack * self.peak)
         found: list[tuple[tuple[int, int, int], list[_Choice]]] = [((0, 0, 0), [])]
         for end in range(1, len(self.needed) + 1):

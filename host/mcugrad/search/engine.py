@@ -95,8 +95,10 @@ def _die_at_ctrl_c() -> None:
 def _cluster(address: str) -> Iterator[Cluster]:
     try:
         distributed: Any = importlib.import_module("distributed")
-    except ImportError:
-        raise UnavailableError("--scheduler needs dask.distributed, which is not installed", "pip install 'mcugrad[cluster]'") from None
+    except ImportError as e:
+        raise UnavailableError(
+            f"--scheduler needs dask.distributed, which is not installed ({e})", "pip install 'mcugrad[cluster]'"
+        ) from None
     try:
         client = distributed.Client(address, timeout=CONNECT_S)
     except (OSError, TimeoutError) as e:

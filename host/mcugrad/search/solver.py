@@ -6,6 +6,7 @@ taken to cost no less: branch and bound is exact under that assumption. Nothing 
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -23,6 +24,9 @@ DRAWS = 8
 TOURNAMENT = 2
 NEAR = 1.03
 """The last improvements look at choices that are estimated to need up to this much of the budget."""
+
+EVOLUTION = 0.7
+"""The share of all plans that evolution may ask for; the rest is for the last improvements and for branch and bound."""
 
 POLISH = 48
 """Neighbours that are compiled before a choice counts as one that has no better neighbour."""
@@ -117,16 +121,18 @@ def solve(problem: Problem, seed: int, limit: int, *, exact: bool) -> Solution:
     search = _Search(problem, max(limit, 1))
     search.ask([problem.none])
     ideal = tuple(int(np.argmax(v)) for v in problem.values)
-    try:
+    with contextlib.suppress(_Spent):
         if problem.fits(search.ask([ideal])[0]):
             return search.solution("everything", proven=True)
+    with contextlib.suppress(_Spent):
+        search.limit = max(1, round(EVOLUTION * limit))
         _evolve(search, np.random.default_rng(seed))
+    with contextlib.suppress(_Spent):
+        search.limit = max(limit, 1)
         _polish(search)
         if exact:
             _branch(search)
             return search.solution("branch and bound", proven=True)
-    except _Spent:
-        pass
     return search.solution("evolution", proven=False)
 
 
