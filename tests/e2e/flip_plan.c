@@ -11,7 +11,7 @@
 
 #include "mcugrad.h"
 
-enum { CRC_AT = 16, CRC_FROM = 20, STEPS_AT = 48, STEPS_BYTES_AT = 68, MEMORY_LIMIT = 1 << 20 };
+enum { CRC_AT = 16, CRC_FROM = 20, STEPS_AT = 48, STEPS_BYTES_AT = 72, MEMORY_LIMIT = 1 << 20 };
 
 static uint8_t *plan;
 static size_t plan_bytes;

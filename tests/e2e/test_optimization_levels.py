@@ -48,8 +48,9 @@ def reference_state(plan: Compiled, motion_files: Motions) -> bytes:
     [("host", "O0"), ("host", "Os"), ("host", "O3"), pytest.param(QEMU, "O0", marks=pytest.mark.qemu)],
 )
 def test_state_is_the_same(motion_files: Motions, board: str, level: str) -> None:
-    options = ("-DCMAKE_BUILD_TYPE=None", f"-DCMAKE_C_FLAGS=-{level}")
-    firmware = firmware_in(f"{board}-{level.lower()}", board, *options)
-    for scheme, ws in SCHEMES:
-        plan = compiled(scheme, ws)
+    plans = [compiled(scheme, ws) for scheme, ws in SCHEMES]
+    kernels = ";".join(sorted({step.kind.name for plan in plans for step in plan.program.steps}))
+    options = ("-DCMAKE_BUILD_TYPE=None", f"-DCMAKE_C_FLAGS=-{level}", f"-DMG_KERNELS={kernels}")
+    firmware = firmware_in(f"{board}-{level.lower()}-watch", board, *options)
+    for plan in plans:
         assert trained_state(board, firmware, plan, motion_files) == reference_state(plan, motion_files)

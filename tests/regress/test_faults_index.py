@@ -186,10 +186,15 @@ INDEX: Mapping[str, Sequence[str]] = {
     "B50 bytes that nobody writes": (
         "regress/test_faults_b.py::test_b50_no_output_depends_on_what_was_in_memory",
         "regress/test_faults_b.py::test_b50_every_kind_of_op",
-        "unit/test_planner.py::test_every_read_sees_what_was_written",
+        "unit/test_planner.py::test_c52_every_read_sees_what_was_written",
     ),
-    "C51 tensors that live at the same step": ("unit/test_planner.py::test_values_that_live_together_never_share_bytes",),
+    "C51 tensors that live at the same step": (
+        "unit/test_planner.py::test_c51_bytes_that_hold_together_are_never_shared",
+        "unit/test_planner.py::test_c51_values_in_one_piece_are_near_the_optimum",
+        "unit/test_planner.py::test_c51_values_in_pieces_are_near_the_optimum",
+    ),
     "C52 regions that overlap": (
+        "unit/test_planner.py::test_c52_every_read_of_every_kind_sees_what_was_written",
         "unit/test_c_array.py::test_a_wrong_number_does_not_compile",
         "unit/test_prove.py::test_what_the_compiler_makes_is_proven",
         "unit/test_prove.py::test_two_values_that_hold_at_once_in_the_same_bytes",

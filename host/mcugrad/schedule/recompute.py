@@ -63,13 +63,14 @@ def _width(needed: Sequence[int], height: int) -> int:
     return sum(n >= height for n in needed)
 
 
-def _saved_across(program: Program, peak: int) -> set[Value]:
-    """Values that one forward step makes, that later steps read, and that hold at ``peak`` without being used there."""
+def _saved_across(program: Program, peak: int) -> list[Value]:
+    """Values that one forward step makes, that later steps read, and that hold at ``peak`` without being used there; in order of steps."""
     steps = program.steps
     ahead, behind = steps[:peak], steps[peak + 1 :]
     made = [v for step in ahead for v in _written(step)]
     used = {v.root for v in _arena(steps[peak])}
-    return {v for v in made if made.count(v) == 1 and v.base is None and v not in used} & {v.root for s in behind for v in _arena(s)}
+    read = {v.root for s in behind for v in _arena(s)}
+    return [v for v in made if made.count(v) == 1 and v.base is None and v not in used and v in read]
 
 
 def _arena(step: Draft) -> list[Value]:
