@@ -84,6 +84,13 @@ def test_without_room_for_a_trace_loss_and_state_are_compared(
     assert step.difference is not None and step.difference.what.startswith("STATE byte")
 
 
+def test_a_loss_that_differs_is_a_difference(train_step: TrainStep, session: Session, monkeypatch: pytest.MonkeyPatch) -> None:
+    really = session.train
+    monkeypatch.setattr(session, "train", lambda *arguments: replace(really(*arguments), loss=0.5))
+    step = train_step(MODEL, SAMPLES[0], 1, LR)
+    assert step.difference is not None and (step.difference.what, step.difference.board) == ("loss", "0.5")
+
+
 def test_a_regression_takes_a_target(train_step: TrainStep) -> None:
     compiled = compile_graph(one_linear(), "all", loss=Loss.MSE)
     outputs = compiled.model.tensors[compiled.model.output].size

@@ -1,7 +1,8 @@
 """A chip that runs one function of a firmware image: the core by Unicorn, its registers and its flash by models in Python.
 
-The models are written from the reference manuals, not from the drivers, and note every access that a chip would punish in
-``faults``: a write to locked flash, to a word that is not erased, of a wrong width. There are no interrupts: a test calls the handler.
+The models note every access that a chip would punish in ``faults``: a write to locked flash, to a word that is not erased, of a wrong
+width. They were made by the same hand as the drivers, so that both may share a mistake about an address or a bit. There are no
+interrupts: a test calls the handler.
 """
 
 from __future__ import annotations

@@ -31,6 +31,7 @@ from mcugrad.board.open import Line, parse_line
 from mcugrad.board.ports import find_port, list_ports, probe
 from mcugrad.errors import LinkError, PortBusyError, PortPermissionError, UnavailableError, UsageError
 from mcugrad.link import SerialTransport, Session, Transport
+from mcugrad.link.baud import speed_up
 from mcugrad.link.transport import Lines, holder_of
 
 SIGNALS = (termios.TIOCMBIS, termios.TIOCMBIC, termios.TIOCMSET)
@@ -176,6 +177,17 @@ def test_nothing_behind_tcp(address: str, code: int) -> None:
     with pytest.raises((UnavailableError, UsageError)) as e, open_board(f"serial:{address}"):
         pass
     assert e.value.exit_code == code
+
+
+def test_the_rate_of_a_port_is_negotiated_unless_it_is_named(board_port: str) -> None:
+    for named, rate in (("", 1_000_000), (":9600", None)):
+        with open_board(f"serial:{board_port}{named}") as (_, line):
+            session = Session(line, deadline_s=5)
+            session.hello()
+            assert speed_up(session, line) == rate
+            session.load_plan(tiny_plan())
+            assert line._serial.baudrate == (rate or 9600)  # type: ignore[attr-defined]
+            session.bye()
 
 
 # ---- what others send -----------------------------------------------------------------------------------------------------

@@ -128,6 +128,7 @@ def test_bytes_of_every_frame_hit_once(modelled_library: Path, tmp_path: Path, t
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(1200)
 @pytest.mark.parametrize("fault", FAULTS)
 def test_every_byte_of_every_frame(modelled_library: Path, tmp_path: Path, toured: tuple[list[Any], Watched], fault: Fault) -> None:
     """Some 2,400 frames each, more than 10,000 in all: the bytes of a tour are hit one after the other."""
@@ -361,6 +362,7 @@ def test_a_peer_that_stops_and_is_reset(
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(1200)
 @pytest.mark.parametrize("part", range(4))
 def test_a_peer_that_stops_at_every_byte(
     modelled_library: Path, tmp_path: Path, undisturbed: tuple[int, bytes, Watched], part: int

@@ -11,6 +11,7 @@ from mcugrad.board import open_board
 from mcugrad.cli.common import Output, command, line_options, load_data, loss_option, model_argument
 from mcugrad.cli.progress import bar
 from mcugrad.link import Session
+from mcugrad.link.baud import speed_up
 from mcugrad.pipeline import compile_model
 from mcugrad.training.resume import compile_for
 from mcugrad.training.run import Evaluation, evaluate
@@ -30,6 +31,7 @@ def eval_(output: Output, model: Path, data: Path, checkpoint: Path | None, boar
     with open_board(board) as (opened, transport):
         session = Session(transport)
         caps = opened.heard(session.hello())
+        speed_up(session, transport)
         session.load_plan(compiled.plan)
         if state is not None:
             session.write_state(state)
