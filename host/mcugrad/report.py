@@ -196,7 +196,7 @@ def thin_stack(board: str, peak: int, reserved: int) -> tuple[str, ...]:
 
 # ---- without firmware -------------------------------------------------------------------------------------------------
 
-FRAMES_BYTES, VARIABLES_BYTES = 2_064, 1_000
+FRAMES_BYTES, VARIABLES_BYTES = 2_064, 1_200
 """RAM of a trainer beside its receive ring: two frames, together never more than the ring, and its variables."""
 
 
