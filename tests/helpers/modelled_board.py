@@ -22,7 +22,7 @@ from mcugrad.paths import firmware_dir, root
 BITS_PER_BYTE = 10
 """Start bit, eight data bits, stop bit."""
 RING_BYTES = 4096
-SLICE_BYTES = 16
+SLICE_BYTES = 32
 
 READ = ctypes.CFUNCTYPE(ctypes.c_size_t, ctypes.POINTER(ctypes.c_uint8), ctypes.c_size_t)
 WRITE = ctypes.CFUNCTYPE(None, ctypes.POINTER(ctypes.c_uint8), ctypes.c_size_t)
@@ -91,7 +91,9 @@ class ModelledBoard:
         own.unlink()
         self._driver = _Driver(READ(self._read), WRITE(self._write), BAUD(self._baud), COMPUTED(self._computed))
         self._lib.board_start(ctypes.byref(self._driver), ctypes.c_size_t(pool_bytes))
-        self._to_run, self._ran = threading.Semaphore(0), threading.Semaphore(0)
+        self._to_run, self._ran = threading.Lock(), threading.Lock()  # each is released by the other thread
+        self._to_run.acquire()
+        self._ran.acquire()
         self._thread = threading.Thread(target=self._live, daemon=True)
         self._thread.start()
 
