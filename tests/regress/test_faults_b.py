@@ -228,7 +228,7 @@ def moved(kind: str, step: float, count: int) -> npt.NDArray[np.float64]:
         "wt": wt,
     }
     name = f"linear_upd_{kind}"
-    scalars = size | ({"stream": 1} if kind == "sr8" else {})
+    scalars = size | ({"stream": 1} if kind == "sr8" else {"af": 0})
     check(name, scalars, 1, given)
     _, arrays = reference(lay_out(name, scalars, 1, given))
     arrays["wt"][:] = 0
@@ -474,7 +474,7 @@ def test_b49_a_run_notes_a_layer_that_is_stuck(motions: Motions) -> None:
 
 def poisoned(machine: Either, fill: int, samples: list[Int8], compiled: Compiled) -> list[object]:
     """Everything that three training steps and predictions leave, each run with ARENA and IO full of ``fill``."""
-    forward, evaluate, loss, backward = (len(s) for s in compiled.program.segments)
+    forward, evaluate, loss, backward, _ = (len(s) for s in compiled.program.segments)
     training = [*range(forward), *range(forward + evaluate, forward + evaluate + loss + backward)]
     predicting = list(range(forward + evaluate))
     seen: list[object] = []
