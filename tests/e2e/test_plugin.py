@@ -31,6 +31,8 @@ assert plans and step, "the plugin imports them when they are needed: in the tes
 TWO_TESTS = "def test_one(session): pass\n\ndef test_two(session): pass\n"
 SHORT = ("--mcugrad-deadline", "0.4")
 LONG_S = 5.0
+REWRITTEN = "ignore:Module already imported:pytest.PytestAssertRewriteWarning"
+"""The plugin was loaded before, in the outer run: nothing is wrong with that."""
 
 
 class Inner:
@@ -42,7 +44,7 @@ class Inner:
 
     def run(self, text: str, *arguments: str) -> pytest.RunResult:
         self.pytester.makepyfile(test_it=text)
-        common = ("-p", "mcugrad.pytest_plugin", "-p", "no:cacheprovider", f"--junitxml={self.junit}")
+        common = ("-W", REWRITTEN, "-p", "mcugrad.pytest_plugin", "-p", "no:cacheprovider", f"--junitxml={self.junit}")
         return self.pytester.runpytest_inprocess(*common, *arguments)
 
     def cases(self) -> list[dict[str, str]]:
