@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -63,7 +64,7 @@ def bench(
 ) -> dict[str, Any]:
     """Run one training step of MODEL on a board and show what each step costs: instructions where it is emulated, else cycles or time.
 
-    With --batch also a commit.
+    With --batch also a commit. The stripes of a layer are one row of the table; --json has every step.
     """
     compiled = compile_model(model, scheme, classes, Options(ws=weight_bytes(rounding), batch=batch), loss_of(loss), Channels(channels))
     with open_board(board) as (opened, transport):
@@ -109,11 +110,26 @@ def _step_ticks(session: Session, compiled: Compiled) -> npt.NDArray[np.uint32]:
     return np.frombuffer(session.read(Region.TRACE, 0, 4 * len(compiled.program.steps)), "<u4").astype(np.uint32)
 
 
+_STRIPE = re.compile(r"\[\d+:\d+\]$| keeps \d+ rows$")
+"""What the label of a stripe says behind the layer's name."""
+
+
+def _by_layer(found: list[StepCost]) -> list[StepCost]:
+    """The stripes of a layer in one row, where the first of them was."""
+    rows: dict[tuple[str, str], list[StepCost]] = {}
+    for c in found:
+        rows.setdefault((c.step, _STRIPE.sub("", c.layer)), []).append(c)
+    return [
+        StepCost(step, layer if len(parts) == 1 else f"{layer} ({len(parts)}×)", sum(c.cost for c in parts), sum(c.macs for c in parts))
+        for (step, layer), parts in rows.items()
+    ]
+
+
 def _show(output: Output, found: list[StepCost], unit: str) -> None:
     table = Table()
     for column in ("step", "layer", unit, "MACs", "per MAC"):
         table.add_column(column, justify="left" if column in ("step", "layer") else "right")
-    for c in found:
+    for c in _by_layer(found):
         per_mac = "" if c.per_mac is None else f"{c.per_mac:.2f}"
         table.add_row(c.step, c.layer, group_digits(c.cost), group_digits(c.macs) if c.macs else "", per_mac)
     total, macs = sum(c.cost for c in found), sum(c.macs for c in found)

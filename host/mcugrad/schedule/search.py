@@ -22,6 +22,9 @@ LONGEST = 9
 HEIGHTS = (1, 2, 4, 8)
 """Rows of a stripe."""
 
+WIDE = 4
+"""Outputs in a row from which on a fused step takes fewer instructions than its two parts; below, it only saves memory."""
+
 Cost = tuple[int, int]
 """Multiply-accumulates made twice, and steps more than in one piece."""
 
@@ -90,7 +93,8 @@ def cuts(program: Program, goal: int = 0, *, again: bool = False) -> Cuts:
     for f in fusable(program):
         if f.depthwise == f.expand + 1:
             fused = _Around(program, f.expand, f.depthwise).needed([f.step])
-            choices.setdefault(f.depthwise, []).append(_Choice(f.expand, f.depthwise, (f.step,), fused, (0, -1)))
+            gain = -1 if f.step.scalars["q"] >= WIDE else 1
+            choices.setdefault(f.depthwise, []).append(_Choice(f.expand, f.depthwise, (f.step,), fused, (0, gain)))
     return Cuts(program, choices, needed[:forward], _least_peak(needed[:forward], choices, floor))
 
 
