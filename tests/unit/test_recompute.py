@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -110,3 +112,14 @@ def test_the_same_budget_gives_the_same_plan_again() -> None:
     """Values of one size were tried in the order of a set, which changes with their places in memory: a checkpoint found another plan."""
     ram = sum(compile_graph(long_chain(), "all").layout.sizes[region] for region in (Region.STATE, Region.IO)) + 6_500
     assert len({compile_graph(long_chain(), "all", ram=ram).plan for _ in range(4)}) == 1
+
+
+def test_a_layer_that_backward_has_updated_already_is_not_run_again() -> None:
+    """Its new weights would give other values."""
+    program = lowered(long_chain(4), "all")
+    forward, evaluation, loss, backward, commit = program.segments
+    wide = next(s.refs["y"] for s in forward if s.label == "conv_1")
+    assert wide is not None and made_again(program, wide) is not None
+    update = next(s for s in backward if s.label == "conv_1" and s.kind.name == "conv2d_upd_q16")
+    early = (update, *(s for s in backward if s is not update))
+    assert made_again(replace(program, segments=(forward, evaluation, loss, early, commit)), wide) is None

@@ -90,7 +90,7 @@ def striped(program: Program, stripes: Stripes) -> Program | None:
 
 @given(
     st.lists(LAYER, min_size=1, max_size=4),
-    st.integers(7, 13),
+    st.integers(16, 20),
     st.integers(3, 6),
     st.sampled_from(["all", "bias:2", "head,bias:2,weights:0:1/2", "weights:1:1/4"]),
     st.data(),
