@@ -114,26 +114,6 @@ class AimedTransport:
         return damaged(data, self._at, self._fault, self._random)
 
 
-class MuteTransport:
-    """Passes ``allowed`` bytes from the device, then none; still takes everything."""
-
-    def __init__(self, inner: Transport, allowed: int) -> None:
-        self.name = "mute line"
-        self.allowed = allowed
-        self._inner = inner
-
-    def read(self, timeout_s: float) -> bytes:
-        data = self._inner.read(timeout_s)[: self.allowed]
-        self.allowed -= len(data)
-        return data
-
-    def write(self, data: bytes) -> None:
-        self._inner.write(data)
-
-    def close(self) -> None:
-        self._inner.close()
-
-
 class DeadTransport:
     """Passes ``allowed`` bytes of each way, then nothing that way: a peer, or a cable, that stops in the middle."""
 

@@ -9,7 +9,7 @@ from collections.abc import Container, Iterator
 import numpy as np
 import pytest
 
-from helpers.faulty_line import FaultyTransport, MuteTransport
+from helpers.faulty_line import DeadTransport, FaultyTransport, Way
 from helpers.tiny_plan import samples, tiny_plan
 from mcugrad.errors import DeviceError, LinkError
 from mcugrad.link import Region, Session, Transport
@@ -272,7 +272,7 @@ def test_every_single_lost_byte_is_repaired(line: Transport, where: str) -> None
 
 
 def test_a_peer_that_stops_is_reported_in_time(line: Transport) -> None:
-    mute = MuteTransport(line, 10**9)
+    mute = DeadTransport(line, Way.REPLY, 10**9)
     session = Session(mute, deadline_s=0.5, retry_s=0.05)
     session.hello()
     session.load_plan(tiny_plan())
