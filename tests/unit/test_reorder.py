@@ -20,7 +20,9 @@ from mcugrad.memory.liveness import liveness
 from mcugrad.memory.planner import step_bytes
 from mcugrad.plan.assemble import assemble
 from mcugrad.ref import Machine
+from mcugrad.schedule import schedule
 from mcugrad.schedule.reorder import dependencies, reorder
+from mcugrad.schedule.search import cuts
 
 
 def fans(branches: int = 4) -> Graph:
@@ -57,6 +59,11 @@ def test_branches_run_one_after_the_other() -> None:
     assert peak(better) <= 0.6 * peak(program)
     assert outcome(better) == outcome(program)
     assert sorted(map(id, better.steps)) == sorted(map(id, program.steps))
+
+
+def test_a_plan_is_compiled_in_the_better_order() -> None:
+    program = lowered(fans(), "head", 2)
+    assert schedule(program)[1].lower_bound < place(cuts(program).best()).lower_bound
 
 
 @pytest.mark.parametrize("name", list(GRAPHS))

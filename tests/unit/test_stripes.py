@@ -23,7 +23,7 @@ from mcugrad.plan.assemble import assemble
 from mcugrad.ref import Machine
 from mcugrad.schedule import run_in_stripes
 from mcugrad.schedule.rows import Span, Window
-from mcugrad.schedule.search import _Around
+from mcugrad.schedule.search import WIDE, _Around
 from mcugrad.schedule.stripes import Stripes, group, heights_of, in_stripes
 
 RELU = Activation.RELU
@@ -145,6 +145,13 @@ def test_the_cheapest_cut_is_taken_that_reaches_the_goal() -> None:
     assert arena_needed(some) <= middle and len(some.steps) < len(least.steps)
     enough = run_in_stripes(program, arena_needed(program))
     assert not any("[" in step.label for step in enough.steps) and "expand_dwconv2d_fwd_s8" in [step.kind.name for step in enough.steps]
+
+
+@pytest.mark.parametrize("width, fused", [(WIDE - 1, False), (WIDE, True)])
+def test_only_rows_of_some_width_are_fused_for_speed(width: int, fused: bool) -> None:
+    program = lowered(net([("block", 3, 1)], 8, width, 3), "head")
+    enough = run_in_stripes(program, arena_needed(program))
+    assert ("expand_dwconv2d_fwd_s8" in [step.kind.name for step in enough.steps]) is fused
 
 
 def test_rows_made_twice_are_counted() -> None:
