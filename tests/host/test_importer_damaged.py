@@ -46,7 +46,7 @@ def large_file() -> bytes:
 
 def refuses(data: bytes) -> bool:
     """True for ModelError, False for a graph; everything else is the test's failure. Also bounds the time."""
-    start = time.perf_counter()
+    start = time.process_time()
     try:
         import_tflite(data, "m")
         return False
@@ -54,7 +54,7 @@ def refuses(data: bytes) -> bool:
         assert error.text and error.hint
         return True
     finally:
-        assert time.perf_counter() - start < 1
+        assert time.process_time() - start < 1
 
 
 @pytest.mark.parametrize("name", STUBS)

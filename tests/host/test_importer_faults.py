@@ -179,9 +179,9 @@ STUB = struct.pack("<I4s", 24, b"TFL3")
 )
 def test_fault_a18_a_stub_is_refused_soon_and_in_little_memory(data: bytes) -> None:
     tracemalloc.start()
-    start = time.perf_counter()
+    start = time.process_time()
     refused(data, "damaged|not a .tflite file")
-    assert time.perf_counter() - start < 1
+    assert time.process_time() - start < 1
     assert tracemalloc.get_traced_memory()[1] < 200_000_000
     tracemalloc.stop()
 

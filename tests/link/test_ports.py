@@ -451,4 +451,4 @@ def test_a_port_that_stays_away(line: Transport, plug: list[SimpleNamespace], mo
         start = time.monotonic()
         with pytest.raises(LinkError, match="went away"):
             session.stats()
-        assert time.monotonic() - start < 2
+        assert time.monotonic() - start < 4

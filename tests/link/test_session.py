@@ -282,7 +282,7 @@ def test_a_peer_that_stops_is_reported_in_time(line: Transport) -> None:
         with pytest.raises(LinkError, match=r"did not (answer|take)") as e:
             list(session.train_stream(samples(50), SKIP))
         assert e.value.exit_code == 75
-        assert time.monotonic() - start < 2.0
+        assert time.monotonic() - start < 5
         mute.allowed = 10**9
         session.hello()
 
@@ -302,7 +302,7 @@ def test_nothing_on_the_line_is_reported_in_time() -> None:
     start = time.monotonic()
     with pytest.raises(LinkError, match=r"/dev/ttySILENT did not answer HELLO within 0\.3 s"):
         Session(Silent(), deadline_s=0.3, retry_s=0.05).hello()
-    assert time.monotonic() - start < 1.0
+    assert time.monotonic() - start < 3
 
 
 def test_an_echoing_line_is_no_device() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import pty
+import select
 import socket
 import threading
 import time
@@ -118,7 +119,10 @@ def test_a_write_that_takes_a_part(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "write", part)
     wire = encode(Frame(1, 1, bytes(range(256))))
     transport.write(wire)
-    assert os.read(ours, 4096) == wire and len(sizes) == -(-len(wire) // 7)
+    got = b""
+    while len(got) < len(wire) and select.select([ours], [], [], 5)[0]:
+        got += os.read(ours, 4096)
+    assert got == wire and len(sizes) == -(-len(wire) // 7)
     transport.close()
     os.close(ours)
     os.close(theirs)
@@ -129,7 +133,7 @@ def test_a_read_waits_no_longer_than_asked() -> None:
     transport = SocketTransport(ours, "emulator")
     start = time.monotonic()
     assert transport.read(0.05) == b""
-    assert time.monotonic() - start < 0.5
+    assert time.monotonic() - start < 2
     theirs.close()
     with pytest.raises(LinkError, match="emulator closed the line"):
         transport.read(0.05)

@@ -60,6 +60,13 @@ def over_of(into: Lives, p: int, out: Lives, q: int, lag: int) -> Over:
     return Over(xs[p].last, x.view(xs[p].lo, xs[p].hi - xs[p].lo), y.view(ys[q].lo, ys[q].hi - ys[q].lo), lag)
 
 
+def a_buffer_filled_twice_over_others() -> Liveness:
+    """As a buffer of stripes: written over one value at step 1 and over another at step 3."""
+    (x, y, out) = (Value(name, Region.ARENA, 8, 4) for name in ("x", "y", "out"))
+    live = {x: (Piece(0, 8, 0, 1),), y: (Piece(0, 8, 2, 3),), out: (Piece(0, 8, 1, 1), Piece(0, 8, 3, 3))}
+    return Liveness(live, (Over(1, x, out, 0), Over(3, y, out, 0)))
+
+
 def bound_of(live: Liveness) -> int:
     return max(step_bytes(live, STEPS))
 
@@ -131,6 +138,7 @@ def lives(draw: st.DrawFn, most: int, unit: int, longest: int) -> Liveness:
 @example(live_of([(40, 0, 1)], [(40, 1, 2)], overs=[(0, 0, 1, 0, 0)]))
 @example(live_of([(40, 0, 1)], [(40, 1, 2)], [(40, 2, 3)], overs=[(0, 0, 1, 0, 7), (1, 0, 2, 0, 13)]))
 @example(live_of([(30, 0, 1), (30, 0, 2), (30, 0, 3)], [(10, 1, 9), (10, 2, 9), (10, 3, 9)], overs=[(0, k, 1, k, 4) for k in range(3)]))
+@example(a_buffer_filled_twice_over_others())
 @settings(max_examples=150, deadline=None)
 def test_c51_bytes_that_hold_together_are_never_shared(live: Liveness) -> None:
     """Values in one piece and in several; equal, nested and touching spans, values of no bytes; outputs over inputs only as declared."""

@@ -58,16 +58,17 @@ def step_bytes(live: Liveness, steps: int) -> list[int]:
     for k in range(steps):
         now += change[k]
         needed.append(now)
-    for out, overs in _by_output(live.overs).items():
+    for (step, out), overs in _by_output(live.overs).items():
         shared = sum(_shared(live, over) for over in overs)
-        needed[overs[0].step] -= min(shared, out.nbytes)
+        needed[step] -= min(shared, out.nbytes)
     return needed
 
 
-def _by_output(overs: Iterable[Over]) -> dict[Value, list[Over]]:
-    found: dict[Value, list[Over]] = {}
+def _by_output(overs: Iterable[Over]) -> dict[tuple[int, Value], list[Over]]:
+    """By step and output: a buffer of stripes is the output of many steps."""
+    found: dict[tuple[int, Value], list[Over]] = {}
     for over in overs:
-        found.setdefault(over.out, []).append(over)
+        found.setdefault((over.step, over.out), []).append(over)
     return found
 
 

@@ -13,7 +13,7 @@ TRIES = 4
 """How often the goal is lowered where the addresses need more than the sum of what lives."""
 
 
-SLACKS = (1.0, 0.9, 0.8, 0.7)
+SLACKS = (1.0, 0.9)
 """How far below the peak the other steps are kept, tried in this order."""
 
 NEAR = 1.005

@@ -11,7 +11,8 @@ from dataclasses import dataclass, replace
 
 from mcugrad.lower.program import Draft, Program, Value, macs
 from mcugrad.memory.liveness import liveness
-from mcugrad.memory.planner import step_bytes
+from mcugrad.memory.offsets import align_up, place_arena
+from mcugrad.memory.planner import REGION_ALIGN, step_bytes
 from mcugrad.plan import Region
 from mcugrad.schedule.fuse import fusable
 from mcugrad.schedule.stripes import Group, group, heights_of, in_stripes
@@ -31,39 +32,60 @@ Cost = tuple[int, int]
 
 @dataclass(frozen=True, slots=True)
 class _Choice:
-    """``steps`` in place of the forward steps ``first`` to ``last``. ``needed``: bytes of their peak, with all that lives around them."""
+    """``steps`` in place of the forward steps ``first`` to ``last``.
+
+    ``needed``: bytes of their peak, with all that lives around them: a lower bound until ``placed``, then with addresses.
+    """
 
     first: int
     last: int
     steps: tuple[Draft, ...]
+    around: _Around
     needed: int
     cost: Cost
+    placed: bool = False
+
+    def with_addresses(self) -> _Choice:
+        """The same with the bytes that its addresses need."""
+        return replace(self, needed=max(self.needed, self.around.placed(self.steps, self.needed)), placed=True)
 
 
-@dataclass(frozen=True, slots=True)
 class Cuts:
-    """All ways to cut the forward steps of a program. ``choices``: last step -> what can stand for it and some before it.
+    """All ways to cut the forward steps of a program.
 
-    ``needed``: bytes at every step as it stands. ``peak``: the smallest that a cut can have.
+    ``choices``: last step -> what can stand for it and some before it. ``needed``: bytes at every step as it stands. ``floor``: what no
+    cut can save.
     """
 
-    program: Program
-    choices: Mapping[int, Sequence[_Choice]]
-    needed: Sequence[int]
-    peak: int
+    def __init__(self, program: Program, choices: Mapping[int, Sequence[_Choice]], needed: Sequence[int], floor: int) -> None:
+        self._program, self._needed, self._floor = program, needed, floor
+        self._choices = {last: list(found) for last, found in choices.items()}
 
     def best(self, slack: float = 1.0) -> Program:
         """The cut with the least work whose peak is the smallest.
 
-        With ``slack`` < 1, steps are kept below that share of the peak where they can be, which makes addresses easier to find.
+        With ``slack`` < 1, steps are kept below that share of the peak where they can be, which makes addresses easier to find. Only
+        what is chosen gets addresses; where these need more than the lower bound said, the best cut is looked for again.
         """
-        limit = int(slack * self.peak)
+        while True:
+            chosen = self._cheapest(slack)
+            rough = [c for c in chosen if not c.placed]
+            if not rough:
+                return _with(self._program, chosen)
+            for c in rough:
+                same = self._choices[c.last]
+                same[same.index(c)] = c.with_addresses()
+
+    def _cheapest(self, slack: float) -> list[_Choice]:
+        """The choices of the best cut, by what is known of their needs."""
+        peak = _least_peak(self._needed, self._choices, self._floor)
+        limit = int(slack * peak)
         found: list[tuple[tuple[int, int, int], list[_Choice]]] = [((0, 0, 0), [])]
-        for end in range(1, len(self.needed) + 1):
-            options = [_added(found[end - 1], None, self.needed[end - 1], limit, self.peak)]
-            options += [_added(found[c.first], c, c.needed, limit, self.peak) for c in self.choices.get(end - 1, ())]
+        for end in range(1, len(self._needed) + 1):
+            options = [_added(found[end - 1], None, self._needed[end - 1], limit, peak)]
+            options += [_added(found[c.first], c, c.needed, limit, peak) for c in self._choices.get(end - 1, ())]
             found.append(min(options, key=lambda o: o[0]))
-        return _with(self.program, found[-1][1])
+        return found[-1][1]
 
 
 _TOO_MUCH = 1 << 60
@@ -92,10 +114,11 @@ def cuts(program: Program, goal: int = 0, *, again: bool = False) -> Cuts:
     choices = _all_choices(program, needed, floor, (False, True) if again else (False,))
     for f in fusable(program):
         if f.depthwise == f.expand + 1:
-            fused = _Around(program, f.expand, f.depthwise).needed([f.step])
+            around = _Around(program, f.expand, f.depthwise)
             gain = -1 if f.step.scalars["q"] >= WIDE else 1
-            choices.setdefault(f.depthwise, []).append(_Choice(f.expand, f.depthwise, (f.step,), fused, (0, gain)))
-    return Cuts(program, choices, needed[:forward], _least_peak(needed[:forward], choices, floor))
+            choice = _Choice(f.expand, f.depthwise, (f.step,), around, around.needed([f.step]), (0, gain))
+            choices.setdefault(f.depthwise, []).append(choice)
+    return Cuts(program, choices, needed[:forward], floor)
 
 
 def run_in_stripes(program: Program, goal: int = 0, *, again: bool = False) -> Program:
@@ -147,7 +170,7 @@ def _in_all_heights(g: Group, first: int, last: int, around: _Around, again: Seq
             if rows < g.height:
                 steps = tuple(in_stripes(g, rows, again=twice))
                 cost = sum(macs(step) for step in steps) - plain, len(steps) - len(g.members)
-                found.append(_Choice(first, last, steps, around.needed(steps), cost))
+                found.append(_Choice(first, last, steps, around, around.needed(steps), cost))
     return found
 
 
@@ -164,9 +187,14 @@ class _Around:
         self.through = sum(v.nbytes for v in (ahead & behind) - inside)
 
     def needed(self, steps: Sequence[Draft]) -> int:
-        """Bytes of the peak of ``steps``."""
+        """Bytes of the peak of ``steps``, a lower bound."""
         live = liveness(steps, self.before, self.after)
         return self.through + max(step_bytes(live, len(steps)))
+
+    def placed(self, steps: Sequence[Draft], needed: int) -> int:
+        """Bytes that ``steps`` take with addresses, at least ``needed``."""
+        live = liveness(steps, self.before, self.after)
+        return self.through + place_arena(live, align_up(needed - self.through, REGION_ALIGN))[1]
 
 
 def _named(steps: Sequence[Draft]) -> set[Value]:
