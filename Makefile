@@ -14,7 +14,7 @@ demo: setup-demo
 	  --board qemu-mps2-an386 --train $$(cat examples/watch/scheme.txt) --epochs 10 --lr 0.1 --seed 1 --check 16 --out $(OUT)/trained.tflite
 
 test: setup-test lint
-	@$(PY) -m pytest -m "not slow" -n 2 --dist loadfile
+	@$(PY) -m pytest -m "not slow" --hypothesis-profile=repeatable -n 2 --dist loadfile
 
 test-all: setup-test lint
 	@$(PY) -m pytest

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -30,6 +31,13 @@ def turned(b: GraphBuilder, x: int) -> int:
     """The same elements as a map of another width."""
     _, h, w, c = b.tensors[x].shape
     return b.reshape(x, (1, w, c, h))
+
+
+def other_rows(b: GraphBuilder, x: int) -> int:
+    """The same elements in rows of 4, or of 2 or 1 where 4 does not divide them."""
+    size = b.tensors[x].size
+    wide = math.gcd(size, 4)
+    return b.reshape(x, (size // wide, wide))
 
 
 def channels(b: GraphBuilder, x: int) -> int:
@@ -64,7 +72,7 @@ BODY: dict[str, Callable[[GraphBuilder, int], int]] = {
     "rows joined": lambda b, x: b.concat((x, b.dwconv(x)), 1),
     "channels joined": lambda b, x: b.concat((x, b.point(x, 4)), 3),
     "linear on positions": lambda b, x: b.linear(b.reshape(x, (b.tensors[x].size // channels(b, x), channels(b, x))), 5),
-    "linear on other rows": lambda b, x: b.linear(b.reshape(x, (b.tensors[x].size // 4, 4)), 5),
+    "linear on other rows": lambda b, x: b.linear(other_rows(b, x), 5),
     "one row to all": lambda b, x: b.mul(
         x, b.reshape(b.point(b.mean(x, keep_dims=True), b.tensors[x].shape[1]), (1, b.tensors[x].shape[1], 1, 1))
     ),
