@@ -24,7 +24,10 @@ LEAST_SHARE = 0.125
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """What plan, train, check and build are asked to compile. ``least``: work is given for memory even without need."""
+    """What plan, train, check, bench and build are asked to compile. ``sram``: bytes of RAM that may be used, None for all of the board's.
+
+    ``least``: work is given for memory even without need.
+    """
 
     model: Path
     scheme: str
@@ -32,6 +35,7 @@ class Request:
     options: Options
     loss: Loss | None
     channels: Channels
+    sram: int | None = None
     least: bool = False
 
     def compile(self, ram: int | None = None) -> Compiled:
@@ -50,15 +54,15 @@ class Smaller:
         return f"--train {self.words}" + (" --rounding stochastic" if self.ws == 1 else "")
 
 
-def fit(request: Request, compiled: Compiled, board: Board, sram: int | None) -> tuple[Compiled, PlanReport]:
+def fit(request: Request, compiled: Compiled, board: Board) -> tuple[Compiled, PlanReport]:
     """A plan of ``request`` and its report. Where it needs more RAM than there is, it is compiled again for what there is.
 
     The result may still need more: ``require_fit_of`` says so.
     """
-    r = report(compiled, board, sram)
+    r = report(compiled, board, request.sram)
     if exceeds_ram(r) and room_for_plan(r) > 0 and not request.least:
         compiled = request.compile(room_for_plan(r))
-        r = report(compiled, board, sram)
+        r = report(compiled, board, request.sram)
     return compiled, r
 
 

@@ -43,3 +43,10 @@ def test_a_trace_of_an_unknown_kind_is_refused() -> None:
         session.load_plan(compile_model(MODEL, "head").plan)
         with pytest.raises(DeviceError, match="MG_ERR_ARG"):
             session._call(Command.TRACE, struct.pack("<B", 3))
+
+
+def test_the_plan_is_the_one_that_train_would_run() -> None:
+    plain = mcugrad("bench", MODEL, "--train", "all", "--board", "host", "--json")
+    again = mcugrad("bench", MODEL, "--train", "all", "--board", "host", "--recompute", "--json")
+    assert sum(s["macs"] for s in again.result["steps"]) > sum(s["macs"] for s in plain.result["steps"])
+    mcugrad("bench", MODEL, "--train", "all", "--board", BOARD, "--sram", "8000").fails(8, "bytes of RAM", "--sram gives 8,000")

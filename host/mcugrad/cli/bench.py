@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from dataclasses import asdict, dataclass
-from pathlib import Path
 from typing import Any
 
 import click
@@ -15,24 +14,17 @@ from rich.table import Table
 from mcugrad.board import open_board
 from mcugrad.cli.common import (
     Output,
-    batch_option,
-    channels_option,
-    classes_option,
     command,
+    demand_fit,
     group_digits,
     line_options,
-    loss_of,
-    loss_option,
     model_argument,
-    rounding_option,
-    scheme_option,
-    weight_bytes,
+    request_options,
 )
 from mcugrad.errors import UnavailableError
-from mcugrad.graph.permute import Channels
 from mcugrad.link import Region, Session
-from mcugrad.lower import Options
-from mcugrad.pipeline import Compiled, compile_model
+from mcugrad.nearest import Request, fit
+from mcugrad.pipeline import Compiled
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,22 +44,17 @@ class StepCost:
 @click.command()
 @model_argument
 @line_options
-@scheme_option
-@channels_option
-@classes_option
-@rounding_option
-@batch_option
-@loss_option
 @command
-def bench(
-    output: Output, model: Path, board: str, scheme: str, channels: str, classes: int | None, rounding: str, batch: int, loss: str
-) -> dict[str, Any]:
+@request_options
+def bench(output: Output, request: Request, board: str) -> dict[str, Any]:
     """Run one training step of MODEL on a board and show what each step costs: instructions where it is emulated, else cycles or time.
 
     With --batch also a commit. The stripes of a layer are one row of the table; --json has every step.
     """
-    compiled = compile_model(model, scheme, classes, Options(ws=weight_bytes(rounding), batch=batch), loss_of(loss), Channels(channels))
+    compiled = request.compile()
     with open_board(board) as (opened, transport):
+        compiled, r = fit(request, compiled, opened)
+        demand_fit(output, request, compiled, r)
         session = Session(transport)
         caps = opened.heard(session.hello())
         session.load_plan(compiled.plan)

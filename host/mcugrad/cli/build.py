@@ -13,21 +13,13 @@ from mcugrad.board import find_board
 from mcugrad.board.build import RegionUse
 from mcugrad.cli.common import (
     Output,
-    batch_option,
     board_option,
-    channels_option,
-    classes_option,
     command,
     demand_fit,
     group_digits,
-    loss_option,
-    recompute_option,
-    request_of,
-    rounding_option,
-    scheme_option,
-    sram_option,
+    request_options,
 )
-from mcugrad.nearest import fit
+from mcugrad.nearest import Request, fit
 from mcugrad.plan.c_array import c_array
 from mcugrad.training.checkpoint import write_atomic
 
@@ -35,28 +27,13 @@ from mcugrad.training.checkpoint import write_atomic
 @click.command()
 @click.argument("model", required=False, type=click.Path(path_type=Path))
 @board_option
-@sram_option
-@recompute_option
-@scheme_option
-@channels_option
-@classes_option
-@rounding_option
-@batch_option
-@loss_option
 @click.option("--out", type=click.Path(path_type=Path), default=Path("mcugrad-build"), show_default=True, help="Folder for the files.")
 @command
+@request_options
 def build(
     output: Output,
-    model: Path | None,
+    request: Request | None,
     board: str,
-    sram: int | None,
-    recompute: bool,
-    scheme: str,
-    channels: str,
-    classes: int | None,
-    rounding: str,
-    batch: int,
-    loss: str,
     out: Path,
 ) -> dict[str, Any]:
     """Build the trainer firmware of a board; with MODEL also its plan: plan.bin, and plan.h for an application of your own."""
@@ -68,9 +45,8 @@ def build(
     output.say(f"{elf}: flash {group_digits(image.flash_bytes)} bytes, static RAM {group_digits(image.static_ram_bytes)} bytes")
     regions = [*image.regions]
     files = {"firmware": str(elf)}
-    if model is not None:
-        request = request_of(model, scheme, channels, classes, rounding, batch, loss, recompute=recompute)
-        compiled, r = fit(request, request.compile(), target, sram)
+    if request is not None:
+        compiled, r = fit(request, request.compile(), target)
         demand_fit(output, request, compiled, r)
         write_atomic(out / "plan.bin", compiled.plan)
         write_atomic(out / "plan.h", c_array(compiled.plan).encode())

@@ -12,25 +12,17 @@ from rich.table import Table
 from mcugrad.board import open_board
 from mcugrad.cli.common import (
     Output,
-    batch_option,
-    channels_option,
-    classes_option,
     command,
     demand_fit,
     line_options,
     load_data,
-    loss_option,
     model_argument,
-    recompute_option,
-    request_of,
-    rounding_option,
-    scheme_option,
-    sram_option,
+    request_options,
 )
 from mcugrad.cli.progress import bar
 from mcugrad.data import DataSet
 from mcugrad.link import Session
-from mcugrad.nearest import fit
+from mcugrad.nearest import Request, fit
 from mcugrad.proof.check import Verdict, check_cold, check_settled
 from mcugrad.training.recipe import Recipe
 from mcugrad.training.run import train
@@ -40,33 +32,18 @@ from mcugrad.training.run import train
 @model_argument
 @click.option("--data", required=True, type=click.Path(path_type=Path), help=".npz with x (N, …) and y (N,).")
 @line_options
-@sram_option
-@recompute_option
-@scheme_option
-@channels_option
-@classes_option
-@rounding_option
-@batch_option
-@loss_option
 @click.option("--steps", type=click.IntRange(1), default=16, show_default=True, help="Samples to compare, before and after settling.")
 @click.option(
     "--settle", type=click.IntRange(1), default=160, show_default=True, help="Samples to train on before the gradients are judged."
 )
 @click.option("--lr", type=float, default=0.01, show_default=True)
 @command
+@request_options
 def check(
     output: Output,
-    model: Path,
+    request: Request,
     data: Path,
     board: str,
-    sram: int | None,
-    recompute: bool,
-    scheme: str,
-    channels: str,
-    classes: int | None,
-    rounding: str,
-    batch: int,
-    loss: str,
     steps: int,
     settle: int,
     lr: float,
@@ -75,12 +52,13 @@ def check(
 
     Fails with exit code 7 at the first byte that differs, or where a gradient's cosine with the float gradient is under its bound.
     """
-    request = request_of(model, scheme, channels, classes, rounding, batch, loss, recompute=recompute)
     compiled = request.compile()
     dataset = _some(load_data(output, data, compiled), settle + steps)
-    recipe = Recipe(epochs=-(-(settle + steps) // len(dataset.x)), lr=lr, schedule="constant", skip=0.0, seed=1, batch=batch)
+    recipe = Recipe(
+        epochs=-(-(settle + steps) // len(dataset.x)), lr=lr, schedule="constant", skip=0.0, seed=1, batch=request.options.batch
+    )
     with open_board(board) as (opened, transport):
-        compiled, r = fit(request, compiled, opened, sram)
+        compiled, r = fit(request, compiled, opened)
         demand_fit(output, request, compiled, r)
         session = Session(transport)
         session.hello()

@@ -73,7 +73,6 @@ class Interrupted(McugradError):
 def command(function: F) -> F:
     """Make ``function(output, …) -> result`` a subcommand body: --json, the result printed, errors as one line and an exit code."""
 
-    @click.option("--json", "as_json", is_flag=True, help="Print one JSON object instead of text.")
     @functools.wraps(function)
     def wrapper(as_json: bool, **arguments: Any) -> None:
         out = Output(function.__name__.rstrip("_"), as_json)
@@ -99,6 +98,8 @@ def command(function: F) -> F:
             out.fail(InternalError(e))
             sys.exit(1)
 
+    as_json = click.Option(["--json", "as_json"], is_flag=True, help="Print one JSON object instead of text.")
+    wrapper.__dict__.setdefault("__click_params__", []).insert(0, as_json)  # kept from the last to the first: --json ends the help
     return wrapper  # type: ignore[return-value]
 
 
@@ -130,28 +131,12 @@ def line_options(function: F) -> F:
 classes_option = click.option(
     "--classes", type=click.IntRange(2, 65535), help="Replace the last layer by a fresh head of this many outputs."
 )
-scheme_option = click.option(
-    "--train", "scheme", default="head", show_default=True, help="What to train: head, bias:K, weights:NAME[:RATIO], all; or a .json file."
-)
 rounding_option = click.option(
     "--rounding",
     type=click.Choice(["residual", "stochastic"]),
     default="residual",
     show_default=True,
     help="Trained weights: 16 bits with a residual plane, or int8 with stochastic rounding (half the memory).",
-)
-batch_option = click.option(
-    "--batch",
-    type=int,
-    default=1,
-    show_default=True,
-    help="Samples of a micro-batch: the weights move after so many. --lr goes with the mean of their gradients.",
-)
-sram_option = click.option(
-    "--sram", type=click.IntRange(1), help="RAM in bytes that may be used, stack and the trainer's own included.  [default: the board's]"
-)
-recompute_option = click.option(
-    "--recompute", is_flag=True, help="Compute twice whatever makes the plan smaller, even without need. (--sram does so where it must.)"
 )
 channels_option = click.option(
     "--channels",
@@ -191,20 +176,62 @@ def loss_of(word: str) -> Loss | None:
     return None if word == "auto" else Loss(word)
 
 
-def request_of(
-    model: Path,
-    scheme: str,
-    channels: str,
-    classes: int | None,
-    rounding: str,
-    batch: int,
-    loss: str,
-    seed: int = 1,
-    *,
-    recompute: bool = False,
-) -> Request:
-    """The request of the options that plan, train, check and build share."""
-    return Request(model, scheme, classes, Options(weight_bytes(rounding), seed, batch), loss_of(loss), Channels(channels), recompute)
+def request_options(function: F) -> F:
+    """What to compile of MODEL, as one ``request``: --train, --channels, --classes, --rounding, --batch, --loss, --sram and --recompute.
+
+    Goes below ``command``, which makes one line of what a Request may raise. ``request`` is None without a model.
+    """
+
+    @click.option(
+        "--train",
+        "scheme",
+        default="head",
+        show_default=True,
+        help="What to train: head, bias:K, weights:NAME[:RATIO], all; or a .json file.",
+    )
+    @channels_option
+    @classes_option
+    @rounding_option
+    @click.option(
+        "--batch",
+        type=int,
+        default=1,
+        show_default=True,
+        help="Samples of a micro-batch: the weights move after so many. --lr goes with the mean of their gradients.",
+    )
+    @loss_option
+    @click.option(
+        "--sram",
+        type=click.IntRange(1),
+        help="RAM in bytes that may be used, stack and the trainer's own included.  [default: the board's]",
+    )
+    @click.option(
+        "--recompute",
+        is_flag=True,
+        help="Compute twice whatever makes the plan smaller, even without need. (--sram does so where it must.)",
+    )
+    @functools.wraps(function)
+    def wrapper(
+        output: Output,
+        *,
+        model: Path | None,
+        scheme: str,
+        classes: int | None,
+        rounding: str,
+        batch: int,
+        loss: str,
+        channels: str,
+        sram: int | None,
+        recompute: bool,
+        **arguments: Any,
+    ) -> Result:
+        request = None
+        if model is not None:
+            options = Options(weight_bytes(rounding), batch=batch)
+            request = Request(model, scheme, classes, options, loss_of(loss), Channels(channels), sram, recompute)
+        return function(output, request=request, **arguments)  # type: ignore[no-any-return]
+
+    return wrapper  # type: ignore[return-value]
 
 
 def demand_fit(output: Output, request: Request, compiled: Compiled, r: PlanReport) -> None:

@@ -13,25 +13,17 @@ from rich.text import Text
 from mcugrad.board import Board, Kind, find_board, load_boards
 from mcugrad.cli.common import (
     Output,
-    batch_option,
     board_option,
-    channels_option,
-    classes_option,
     command,
     demand_fit,
     group_digits,
-    loss_option,
     model_argument,
-    recompute_option,
-    request_of,
-    rounding_option,
-    scheme_option,
-    sram_option,
+    request_options,
 )
 from mcugrad.errors import UsageError
 from mcugrad.memory.picture import LETTERS, Picture, page, picture, svg, text_lines
 from mcugrad.memory.prove import Proof, prove
-from mcugrad.nearest import fit
+from mcugrad.nearest import Request, fit
 from mcugrad.pipeline import Compiled
 from mcugrad.report import PlanReport, estimate
 from mcugrad.training.checkpoint import write_atomic
@@ -43,31 +35,16 @@ ALL_BOARDS = "all"
 @click.command()
 @model_argument
 @board_option
-@sram_option
-@recompute_option
-@scheme_option
-@channels_option
-@classes_option
-@rounding_option
-@batch_option
-@loss_option
 @click.option("--picture", "drawing", type=click.Path(path_type=Path), help="Draw the arena over time: FILE.svg, FILE.html, or - here.")
 @click.option("--check", is_flag=True, help="Prove the plan's addresses again, from its bytes.")
 @click.option("--estimate", "only_estimate", is_flag=True, help="Only say what fits --board (or all), without building its firmware.")
 @click.option("--out", type=click.Path(path_type=Path), help="Write the plan's bytes here.")
 @command
+@request_options
 def plan(
     output: Output,
-    model: Path,
+    request: Request,
     board: str,
-    sram: int | None,
-    recompute: bool,
-    scheme: str,
-    channels: str,
-    classes: int | None,
-    rounding: str,
-    batch: int,
-    loss: str,
     drawing: Path | None,
     check: bool,
     only_estimate: bool,
@@ -78,10 +55,9 @@ def plan(
     A plan that does not fit ends with exit code 8 and the nearest scheme that does; --estimate only answers.
     """
     _require_drawing(output, drawing)
-    request = request_of(model, scheme, channels, classes, rounding, batch, loss, recompute=recompute)
     if only_estimate:
-        return _estimate(output, request.compile(), _boards(board), sram)
-    compiled, r = fit(request, request.compile(), find_board(board), sram)
+        return _estimate(output, request.compile(), _boards(board), request.sram)
+    compiled, r = fit(request, request.compile(), find_board(board))
     show_report(output, r)
     if drawing is not None:
         _draw(output, picture(compiled.program, compiled.layout, compiled.lowered), drawing)

@@ -13,27 +13,20 @@ from typing import Any
 
 import click
 
+from mcugrad.autodiff import Loss
 from mcugrad.board import Board, open_board
 from mcugrad.cli.check import show_verdict
 from mcugrad.cli.checkpoint import as_dict, wear
 from mcugrad.cli.common import (
     Interrupted,
     Output,
-    batch_option,
-    channels_option,
-    classes_option,
     command,
     demand_fit,
     group_digits,
     line_options,
     load_data,
-    loss_option,
     model_argument,
-    recompute_option,
-    request_of,
-    rounding_option,
-    scheme_option,
-    sram_option,
+    request_options,
 )
 from mcugrad.cli.plan import show_report
 from mcugrad.cli.progress import bar, training_bar
@@ -43,7 +36,7 @@ from mcugrad.link import Caps, Loaded, Session, TickUnit, Transport
 from mcugrad.link.baud import speed_up
 from mcugrad.link.protocol import HEAD_BYTES
 from mcugrad.lower import Options
-from mcugrad.nearest import fit
+from mcugrad.nearest import Request, fit
 from mcugrad.pipeline import Compiled
 from mcugrad.proof.activations import dull_layers
 from mcugrad.proof.check import Verdict, check_cold, check_settled
@@ -91,19 +84,11 @@ class _Run:
 @click.option("--data", required=True, type=click.Path(path_type=Path), help="Training set: .npz with x (N, …) and y (N,).")
 @click.option("--eval", "eval_data", type=click.Path(path_type=Path), help="Held-out set for the accuracy before and after.")
 @line_options
-@sram_option
-@recompute_option
-@scheme_option
-@channels_option
-@classes_option
 @click.option("--epochs", type=int, default=5, show_default=True)
 @click.option("--lr", type=float, help="Learning rate in real units.  [default: 0.1 for a fresh head, else 0.01]")
 @click.option("--schedule", type=click.Choice(SCHEDULES), default="cosine", show_default=True)
 @click.option("--skip", type=float, default=0.1, show_default=True, help="Skip samples whose largest |dL/dlogit| is below this.")
 @click.option("--seed", type=click.IntRange(0, 2**32 - 1), default=1, show_default=True, help="Order of the samples, stochastic rounding.")
-@rounding_option
-@batch_option
-@loss_option
 @click.option("--check", type=click.IntRange(0), default=0, show_default=True, help="Samples to compare with the reference, bit for bit.")
 @click.option("--save-every", type=click.IntRange(1), help="Keep a checkpoint in the board's flash every so many samples, and at the end.")
 @click.option("--restore", is_flag=True, help="Begin with the newest checkpoint in the board's flash instead of MODEL's weights.")
@@ -112,25 +97,18 @@ class _Run:
 @click.option("--deadline", type=click.FloatRange(0.1), default=30.0, show_default=True, help="Seconds without an answer: then give up.")
 @click.option("--out", type=click.Path(path_type=Path), default=Path("trained.tflite"), show_default=True, help="The trained model.")
 @command
+@request_options
 def train(
     output: Output,
-    model: Path,
+    request: Request,
     data: Path,
     eval_data: Path | None,
     board: str,
-    sram: int | None,
-    recompute: bool,
-    scheme: str,
-    channels: str,
-    classes: int | None,
     epochs: int,
     lr: float | None,
     schedule: str,
     skip: float,
     seed: int,
-    rounding: str,
-    batch: int,
-    loss: str,
     check: int,
     save_every: int | None,
     restore: bool,
@@ -145,10 +123,11 @@ def train(
     Beside --out come a checkpoint (.ckpt), a run log (.jsonl) and the loss curve (.svg). Ctrl-C saves the weights so far.
     A run that was cut off goes on with the same command and --resume, and ends with the same weights.
     """
-    rate = (FRESH_LR if classes else TRAINED_LR) if lr is None else lr
-    request = request_of(model, scheme, channels, classes, rounding, batch, loss, seed, recompute=recompute)
-    recipe = Recipe(epochs, rate, schedule, skip if loss != "mse" else 0.0, seed, batch, save_every or 0)
-    _require_name(out, model)
+    request = replace(request, options=replace(request.options, seed=seed))
+    rate = (FRESH_LR if request.classes else TRAINED_LR) if lr is None else lr
+    limit = skip if request.loss is not Loss.MSE else 0.0
+    recipe = Recipe(epochs, rate, schedule, limit, seed, request.options.batch, save_every or 0)
+    _require_name(out, request.model)
     compiled = request.compile()
     dataset = load_data(output, data, compiled)
     held_out = load_data(output, eval_data, compiled) if eval_data else None
@@ -157,9 +136,9 @@ def train(
     saved = read_progress(files.progress) if resume else None
     if saved is None:
         files.progress.unlink(missing_ok=True)
-    output.say(f"model {model}, {len(dataset.x)} training samples")
+    output.say(f"model {request.model}, {len(dataset.x)} training samples")
     with open_board(board) as (opened, transport):
-        compiled, r = fit(request, compiled, opened, sram)
+        compiled, r = fit(request, compiled, opened)
         show_report(output, r)
         demand_fit(output, request, compiled, r)
         progress = Progress.of(compiled, dataset, recipe)
@@ -170,7 +149,7 @@ def train(
             more = saved or progress, resume, snapshot or 0
             run = _Run(output, compiled, request.options, r, recipe, dataset, held_out, check, restore, files, log, *more)
             kind = "resume" if resume else "start"
-            run.log.event(kind, model=str(model), board=board, scheme=r.scheme, recipe=asdict(recipe), ram=asdict(r.ram))
+            run.log.event(kind, model=str(request.model), board=board, scheme=r.scheme, recipe=asdict(recipe), ram=asdict(r.ram))
             try:
                 result = _conduct(run, opened, transport, Session(transport, deadline))
             except LinkError as e:

@@ -37,7 +37,7 @@ class Plans:
         written = (model.stat().st_mtime_ns, model.stat().st_size) if model.is_file() else ()
         key = (request, *written)
         if key not in self._known:
-            compiled, figures = fit(request, request.compile(), self._board, None)
+            compiled, figures = fit(request, request.compile(), self._board)
             require_fit_of(request, compiled, figures)
             self._known[key] = compiled
         return self._known[key]
