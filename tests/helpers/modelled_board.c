@@ -1,10 +1,10 @@
-// modelled_board.c -- the trainer's session on a board that a test drives: it gives the line, the timer and the rates.
+// modelled_board.c -- the trainer's session on a board that a test drives: it gives the line, the timer and the rates. Flash is memory.
 #include "mcugrad_port.h"
 #include "session.h"
 
 #include <string.h>
 
-enum { POOL_BYTES = 1 << 20, SLOT_BYTES = 1 << 20 };
+enum { POOL_BYTES = 1 << 20, SLOT_BYTES = 1 << 20, CHECKPOINT_BYTES = 1 << 16 };
 
 struct driver {
   size_t (*read)(uint8_t *bytes, size_t n);
@@ -16,7 +16,7 @@ struct driver {
 static struct driver driver;
 static struct mg_session session;
 static size_t pool_bytes;
-static _Alignas(16) uint8_t pool[POOL_BYTES], slot[SLOT_BYTES];
+static _Alignas(16) uint8_t pool[POOL_BYTES], slot[SLOT_BYTES], checkpoints[MG_STORE_SLOTS][CHECKPOINT_BYTES];
 
 void board_start(const struct driver *given, size_t bytes);
 void board_poll(void);
@@ -69,8 +69,26 @@ int mg_port_slot_write(size_t offset, const uint8_t *bytes, size_t n) {
   return 0;
 }
 
+static int erase(void *user, uint32_t n) {
+  (void)user;
+  memset(checkpoints[n], 0xFF, CHECKPOINT_BYTES);
+  return 0;
+}
+
+static int program(void *user, uint32_t n, uint32_t offset, const uint8_t *bytes, uint32_t size) {
+  (void)user;
+  memcpy(checkpoints[n] + offset, bytes, size);
+  return 0;
+}
+
+static int read_back(void *user, uint32_t n, uint32_t offset, uint8_t *bytes, uint32_t size) {
+  (void)user;
+  memcpy(bytes, checkpoints[n] + offset, size);
+  return 0;
+}
+
 struct mg_store mg_port_store(void) {
-  return (struct mg_store){0};
+  return (struct mg_store){CHECKPOINT_BYTES, NULL, erase, program, read_back};
 }
 
 struct mg_port_usage mg_port_usage(void) {

@@ -7,6 +7,7 @@ repeats never pile up in the device's ring, and the device answers a command tha
 
 from __future__ import annotations
 
+import contextlib
 import secrets
 import struct
 import time
@@ -62,6 +63,10 @@ _WAKE = bytes(LOST_BYTES + 64)
 _GUARD = bytes(64)
 """Delimiters that may be lost while the device changes its rate."""
 _TRIAL_PATTERNS = (bytes(range(256)), b"\x55\xaa" * 256, b"\xff" * 200 + bytes(200))
+
+
+class _ResetError(LinkError):
+    """The device has no session: it was reset."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -375,7 +380,8 @@ class Session:
 
         A plan in its slot is loaded; STATE is that of the newest checkpoint, if it is this plan's, else the plan's own.
         """
-        self._call(Command.RESTART, b"")
+        with contextlib.suppress(_ResetError):  # the reply was lost: no session is what follows it
+            self._call(Command.RESTART, b"")
         return self.hello()
 
     def reset(self) -> None:
@@ -501,8 +507,10 @@ class Session:
         if len(body) != 6:
             return
         _expected, token, nonce = struct.unpack("<BBI", body)
+        if nonce == 0:
+            self._fail("has lost the session: the board was reset", _ResetError)
         if nonce != self._nonce:
-            self._fail("has lost the session: the board was reset, or another program talks to it")
+            self._fail("is in another session: another program talks to it")
         if not self._syncing:
             if self._pending:
                 self._sync()
@@ -546,10 +554,10 @@ class Session:
         rest = len(self._pending) - 1
         return self._pending[0].command.name + (f" (and {rest} frames behind it)" if rest else "")
 
-    def _fail(self, what: str) -> NoReturn:
+    def _fail(self, what: str, kind: type[LinkError] = LinkError) -> NoReturn:
         self._pending.clear()
         self._syncing = False
-        raise LinkError(f"{self._transport.name} {what}", "reset the board and try again; a slow board needs a longer deadline")
+        raise kind(f"{self._transport.name} {what}", "reset the board and try again; a slow board needs a longer deadline")
 
     def _take_rate(self, rate: int) -> None:
         if rate != self._rate and isinstance(self._transport, RatedLine):
