@@ -327,7 +327,7 @@ def test_an_echoing_line_is_no_device() -> None:
 def test_a_stolen_session_is_noticed(session: Session, line: Transport) -> None:
     session.load_plan(tiny_plan())
     Session(line, deadline_s=5.0).hello()
-    with pytest.raises(LinkError, match="lost the session"):
+    with pytest.raises(LinkError, match="lost the session: another program"):
         for _ in range(3):
             session.stats()
 

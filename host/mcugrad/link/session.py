@@ -510,7 +510,7 @@ class Session:
         if nonce == 0:
             self._fail("has lost the session: the board was reset", _ResetError)
         if nonce != self._nonce:
-            self._fail("is in another session: another program talks to it")
+            self._fail("has lost the session: another program talks to it")
         if not self._syncing:
             if self._pending:
                 self._sync()
