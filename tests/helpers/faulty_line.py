@@ -46,26 +46,37 @@ def damaged(data: bytes, at: int, fault: Fault, rng: random.Random) -> bytes:
             return before
 
 
-class FaultyTransport:
-    """Drops, flips, duplicates, inserts bytes and cuts chunks short, in both directions, each byte with probability ``rate``."""
+class Between:
+    """Between a host and its line: all bytes of both ways go through ``_pass``."""
 
-    def __init__(self, inner: Transport, seed: int, rate: float) -> None:
-        self.name = "faulty line"
-        self.faults = 0
-        self.rate = rate
+    def __init__(self, name: str, inner: Transport) -> None:
+        self.name = name
         self._inner = inner
-        self._random = random.Random(seed)
 
     def read(self, timeout_s: float) -> bytes:
-        return self._damage(self._inner.read(timeout_s))
+        return self._pass(self._inner.read(timeout_s), Way.REPLY)
 
     def write(self, data: bytes) -> None:
-        self._inner.write(self._damage(data))
+        self._inner.write(self._pass(data, Way.COMMAND))
 
     def close(self) -> None:
         self._inner.close()
 
-    def _damage(self, data: bytes) -> bytes:
+    def _pass(self, data: bytes, way: Way) -> bytes:
+        """What the other end gets of ``data``."""
+        raise NotImplementedError
+
+
+class FaultyTransport(Between):
+    """Drops, flips, duplicates, inserts bytes and cuts chunks short, in both directions, each byte with probability ``rate``."""
+
+    def __init__(self, inner: Transport, seed: int, rate: float) -> None:
+        super().__init__("faulty line", inner)
+        self.faults = 0
+        self.rate = rate
+        self._random = random.Random(seed)
+
+    def _pass(self, data: bytes, _: Way) -> bytes:
         out = bytearray()
         for byte in data:
             if self._random.random() >= self.rate:
@@ -79,13 +90,12 @@ class FaultyTransport:
         return bytes(out)
 
 
-class AimedTransport:
+class AimedTransport(Between):
     """Hits one byte: once armed, that at ``at`` of the bytes that go one ``way`` from then on."""
 
     def __init__(self, inner: Transport, seed: int = 0) -> None:
-        self.name = "aimed line"
+        super().__init__("aimed line", inner)
         self.hits = 0
-        self._inner = inner
         self._random = random.Random(seed)
         self._way: Way | None = None
         self._at = 0
@@ -93,15 +103,6 @@ class AimedTransport:
 
     def arm(self, way: Way, at: int, fault: Fault) -> None:
         self._way, self._at, self._fault = way, at, fault
-
-    def read(self, timeout_s: float) -> bytes:
-        return self._pass(self._inner.read(timeout_s), Way.REPLY)
-
-    def write(self, data: bytes) -> None:
-        self._inner.write(self._pass(data, Way.COMMAND))
-
-    def close(self) -> None:
-        self._inner.close()
 
     def _pass(self, data: bytes, way: Way) -> bytes:
         if way is not self._way:
@@ -114,23 +115,13 @@ class AimedTransport:
         return damaged(data, self._at, self._fault, self._random)
 
 
-class DeadTransport:
+class DeadTransport(Between):
     """Passes ``allowed`` bytes of each way, then nothing that way: a peer, or a cable, that stops in the middle."""
 
     def __init__(self, inner: Transport, way: Way, allowed: int) -> None:
-        self.name = "dead line"
+        super().__init__("dead line", inner)
         self.way = way
         self.allowed = allowed
-        self._inner = inner
-
-    def read(self, timeout_s: float) -> bytes:
-        return self._pass(self._inner.read(timeout_s), Way.REPLY)
-
-    def write(self, data: bytes) -> None:
-        self._inner.write(self._pass(data, Way.COMMAND))
-
-    def close(self) -> None:
-        self._inner.close()
 
     def _pass(self, data: bytes, way: Way) -> bytes:
         if way is not self.way:

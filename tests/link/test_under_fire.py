@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from helpers.faulty_line import AimedTransport, DeadTransport, Fault, FaultyTransport, TcpRelay, Way
+from helpers.faulty_line import AimedTransport, Between, DeadTransport, Fault, FaultyTransport, TcpRelay, Way
 from helpers.graphs import GRAPHS, random_samples
 from helpers.modelled_board import ModelledBoard
 from helpers.tiny_plan import samples, tiny_plan
@@ -69,26 +69,16 @@ def tour(session: Session) -> list[Any]:
     return found
 
 
-class Watched:
+class Watched(Between):
     """Counts the bytes of each way and notes the frame types."""
 
     def __init__(self, inner: Transport) -> None:
-        self.name = "watched"
+        super().__init__("watched", inner)
         self.bytes = {Way.COMMAND: 0, Way.REPLY: 0}
         self.types: set[int] = set()
-        self._inner = inner
         self._decoders = {way: Decoder() for way in Way}
 
-    def read(self, timeout_s: float) -> bytes:
-        return self._see(self._inner.read(timeout_s), Way.REPLY)
-
-    def write(self, data: bytes) -> None:
-        self._inner.write(self._see(data, Way.COMMAND))
-
-    def close(self) -> None:
-        self._inner.close()
-
-    def _see(self, data: bytes, way: Way) -> bytes:
+    def _pass(self, data: bytes, way: Way) -> bytes:
         self.bytes[way] += len(data)
         self.types |= {f.type for f in self._decoders[way].push(data)}
         return data

@@ -17,7 +17,7 @@ from mcugrad.board import Kind, find_board, load_boards, open_board
 from mcugrad.board.renode import GET_RENODE, need_renode
 from mcugrad.errors import UnavailableError
 from mcugrad.link import Session
-from mcugrad.link.protocol import Region
+from mcugrad.link.protocol import Region, Stats
 from mcugrad.paths import root
 from mcugrad.pipeline import Compiled, compile_model
 from mcugrad.ref.run import Machine
@@ -53,29 +53,27 @@ def spoken() -> tuple[Compiled, tuple[tuple[bytes, int, float], ...], bytes]:
     return compiled, tuple((clip.tobytes(), label, LR) for clip, label in zip(clips, labels, strict=True)), machine.state
 
 
-@pytest.mark.parametrize("name", BOARDS)
-def test_the_watch_net_learns_the_same(name: str) -> None:
-    demand(name)
-    compiled, samples, state = learned()
+def stats_of_run(name: str, compiled: Compiled, samples: tuple[tuple[bytes, int, float], ...], state: bytes, skip: float) -> Stats:
+    """Train on a board, demand the reference's STATE, and return what the board measured."""
     with open_board(name) as (_, line):
         session = Session(line)
         session.hello()
         session.load_plan(compiled.plan)
-        list(session.train_stream(samples, SKIP))
+        list(session.train_stream(samples, skip))
         assert session.read_state() == state
-        assert session.stats().rx_overruns == 0
+        return session.stats()
+
+
+@pytest.mark.parametrize("name", BOARDS)
+def test_the_watch_net_learns_the_same(name: str) -> None:
+    demand(name)
+    assert stats_of_run(name, *learned(), SKIP).rx_overruns == 0
 
 
 @pytest.mark.parametrize("name", BOARDS)
 def test_the_keyword_net_learns_the_same(name: str) -> None:
     demand(name)
-    compiled, samples, state = spoken()
-    with open_board(name) as (_, line):
-        session = Session(line)
-        session.hello()
-        session.load_plan(compiled.plan)
-        list(session.train_stream(samples, 0.0))
-        assert session.read_state() == state
+    stats_of_run(name, *spoken(), 0.0)
 
 
 def instructions(name: str) -> list[int]:
