@@ -12,7 +12,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import MappingProxyType
 
@@ -174,9 +174,8 @@ def _twice(tool: Backend, command: list[str], job: Job, image: bytes, say: Say) 
         _once(tool, command, job, image)
     except _TryAgain as first:
         say(f"{first.error.text}; second try with the reset line held (connect under reset)")
-        under = Job(job.board, job.flasher, job.probe, True, job.size)
         try:
-            _once(tool, command, under, image)
+            _once(tool, command, replace(job, under_reset=True), image)
         except _TryAgain as second:
             raise second.error from None
         return Flashed(tool.name, job.probe, job.size, True)
