@@ -281,3 +281,20 @@ def test_float_and_int8_data_are_the_same_run(train: Train, motion_files: Motion
     arguments = ("--board", "host", "--classes", CLASSES, "--train", SCHEME, "--epochs", EPOCHS, "--lr", LR, "--seed", SEED)
     run = Trained(mcugrad("train", MODEL, "--data", tmp_path / "int8.npz", *arguments, "--out", out, "--json").result)
     assert run.bytes("model") == train("host").bytes("model")
+
+
+def test_the_loss_that_the_user_names(tmp_path: Path) -> None:
+    """Mean squared error trains on every sample: its errors fade with its success, so ``--skip`` is not for it."""
+    x, labels = motions(TRAIN_WINDOWS, 1)
+    file = tmp_path / "wanted.npz"
+    np.savez(file, x=x, y=np.eye(CLASSES, dtype=np.float32)[labels])
+    words = ("train", MODEL, "--data", file, "--board", "host", "--classes", str(CLASSES), "--epochs", "4", "--lr", "1", "--skip", "0.5")
+    done = mcugrad(*words, "--loss", "mse", "--out", tmp_path / "t.tflite", "--json")
+    run = Trained(done.result)
+    assert run.result["loss"] == "mse"
+    assert run.events("start")[0]["recipe"]["skip"] == 0.0
+    steps = run.events("step")
+    assert not any(step["skipped"] for step in steps)
+    first, last = (np.mean([step["loss"] for step in part]) for part in (steps[:TRAIN_WINDOWS], steps[-TRAIN_WINDOWS:]))
+    assert last < 0.7 * first
+    mcugrad(*words, "--loss", "bce").fails(3, "the model ends in softmax_0")
